@@ -97,22 +97,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rank-by-rank class",
-        description="Show who of a class is stuck: learners by exercises, on a page that a browser "
-        f"loads again every {_EVERY_S:g} s. Learners take part whose notebooks have {FOLDER} set.",
+        description="Show who in a class is stuck: a table of learners and exercises, on a page "
+        f"that the browser reloads every {_EVERY_S:g} s. It shows learners who have {FOLDER} set.",
     )
     parser.add_argument(
         "folder",
         type=Path,
         nargs="?",
-        help=f"what {FOLDER} names, made if it is not there; with --homes a folder inside each "
-        f"home ({reading.IN_A_HOME})",
+        help=f"the learners' {FOLDER}, created if missing; with --homes, a folder inside each home "
+        f"({reading.IN_A_HOME})",
     )
     parser.add_argument("--homes", metavar="PATTERN", help="learners' homes, such as '/home/*'")
-    parser.add_argument("--lessons", metavar="01-05", help="columns (lessons that are begun)")
+    parser.add_argument("--lessons", metavar="01-05", help="lessons to show (default: all begun)")
     parser.add_argument(
-        "--no-names", action="store_false", dest="names", help="call learners by numbers"
+        "--no-names", action="store_false", dest="names", help="show numbers instead of names"
     )
-    parser.add_argument("--once", action="store_true", help="write the page once, and end")
+    parser.add_argument("--once", action="store_true", help="write the page once, then exit")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--out", type=Path, default=Path("class.html"), help="the page's file (%(default)s)"
@@ -126,12 +126,12 @@ def _make(folder: Path) -> None:
         return
     folder.mkdir(parents=True)
     folder.chmod(0o1733)
-    print(f"made {folder}: everybody may write there, and only you can list it", flush=True)
+    print(f"created {folder}: everybody may write there, and only you can list files", flush=True)
 
 
 def _write_again_and_again(classroom: Classroom, given: argparse.Namespace) -> None:
     _write(given.out, classroom.page())
-    print(f"the page is {given.out.resolve()}, for you alone", flush=True)
+    print(f"the page is {given.out.resolve()}; only you can read it", flush=True)
     while not given.once:
         threading.Event().wait(_EVERY_S)
         try:

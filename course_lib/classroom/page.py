@@ -1,4 +1,4 @@
-"""Makes the page on which a teacher sees who is stuck: learners by exercises, stuck ones first."""
+"""Makes the page that shows a teacher who is stuck: learners by exercises, stuck ones first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LEGEND = [
     ("✓", "solved", "the check has called it right, in this or an earlier try"),
     ("?", "help only", "a hint or the solution was asked for, and nothing checked yet"),
 ]
-# What the course itself tells of these has no text of its own.
+# The course has no separate text for these.
 _GENERAL = {
     "it-raises": "the function raised an exception",
-    "does-not-finish": "the function did not finish in its time",
+    "does-not-finish": "the function did not finish in time",
     "it-hangs": "ranks waited for others that never came",
 }
 

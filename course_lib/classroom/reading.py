@@ -155,7 +155,7 @@ def homes(pattern: str, inside: str, exercises: Collection[str]) -> list[Learner
         except OSError:
             pass  # none of the class, or not yet
     if closed and not learners:
-        raise NothingToReadError(f"you may not read {pattern}: call it as root, by sudo")
+        raise NothingToReadError(f"you may not read {pattern}: run this as root, with sudo")
     return learners
 
 
@@ -251,7 +251,7 @@ def _end_of(folder: int, name: str, most: int) -> bytes:
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """Return what a line says; None if no kernel has written it so."""
+    """Return the contents of a line; None if a kernel would not have written it."""
     if not text.strip() or len(text) > _LONGEST_LINE:
         return None
     try:

@@ -6,10 +6,10 @@ Usage::
 
     rank-by-rank lab [FOLDER] --class SHARED [--name NAME] [...]
 
-FOLDER is made if it is not there. Your copies of the lessons are in its workspace, and nothing
-ever overwrites them. Without FOLDER it is the one around you in which lessons are already, or else
-rank-by-rank, in the folder where you are. With --class your teacher sees how you get on, by what
-your notebooks write to the folder SHARED (never your code), under NAME or that of your account.
+FOLDER is created if it does not exist. Your copies of the lessons are in its workspace, and nothing
+ever overwrites them. By default, FOLDER is the enclosing one that already has lessons, or else
+rank-by-rank in the current folder. With --class, your teacher sees your progress from what your
+notebooks write to the folder SHARED (never your code), under NAME or the name of your account.
 Examples::
 
     rank-by-rank lab ~/course
@@ -65,7 +65,7 @@ def _ours() -> argparse.ArgumentParser:
 
 def _problem(ours: argparse.Namespace) -> str:
     if ours.name and not ours.shared:
-        return "--name is what you are called in a class: give --class SHARED, too"
+        return "--name is your name in a class, so it needs --class SHARED as well"
     if ours.shared and not (ours.shared.is_dir() and os.access(ours.shared, os.W_OK | os.X_OK)):
         return (
             f"--class {ours.shared} is not a folder that you may write to: ask your teacher for it"

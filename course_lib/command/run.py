@@ -1,8 +1,8 @@
-"""Executes lessons as a learner would who runs all cells, and says how long each took.
+"""Executes lessons as if a learner ran all cells, and says how long each took.
 
-So it tells whether this machine can do the whole course, and makes notebooks with this machine's
-figures. What is executed are the lessons with their worked solutions; each in a kernel of its own,
-with four ranks of its own.
+So it shows whether this machine can run the whole course, and makes notebooks with this machine's
+figures. It executes the lessons with their worked solutions, each in its own kernel, with its own
+four ranks.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _limits_of_the_container(name: str, old_name: str) -> list[str]:
 def user() -> Finding:
     """Say who runs this; root is fine."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return ok("root; Open MPI is told that this is meant")
+        return ok("root; Open MPI is told that this is intended")
     return ok("not root")
 
 

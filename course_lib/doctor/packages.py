@@ -88,7 +88,7 @@ def gpus() -> Finding:
         limit=_TORCH_SECONDS,
     )
     if found is None:
-        return warn(f"could not be asked for: {answer.last_lines}", "See torch.")
+        return warn(f"PyTorch could not list them: {answer.last_lines}", "See torch.")
     return _about_gpus(*found)
 
 

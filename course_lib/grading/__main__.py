@@ -38,14 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if not processes.something_bounds_them():
         print(
-            "grade: you are root and may make no cgroup, so nothing bounds the number of processes "
-            "that learners' code starts: see docs/grading.md",
+            "grade: you are root and cannot create a cgroup, so nothing limits how many processes "
+            "learners' code starts: see docs/grading.md",
             file=sys.stderr,
         )
     try:
         graded = _grade(given, learners)
     except (KeyboardInterrupt, StoppedError):
-        print("grade: stopped; the same command goes on from here", file=sys.stderr)
+        print("grade: stopped; the same command continues from here", file=sys.stderr)
         return 130
     _write(Report(given.lessons, learners, graded, points), given.out)
     return 0

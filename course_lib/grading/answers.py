@@ -97,7 +97,7 @@ def read(path: Path, number: str) -> list[Answer]:
     """Return the answers to a lesson's exercises in a notebook.
 
     Raises:
-        UnreadableError: if it is none.
+        UnreadableError: if it is not a notebook.
     """
     cells = _cells(_load(path))
     return [_answer(find(id), cells, number) for id in of_lesson(number)]

@@ -43,7 +43,7 @@ class Report:
 
 
 def feedback(outcome: Outcome) -> str:
-    """Return what a learner is told of an answer: the check's sentence, or what was wrong."""
+    """Return a learner's feedback on an answer: the check's sentence, or what was wrong."""
     text = outcome.text or f"{outcome.id}: {outcome.kind}: {KINDS[outcome.kind]}."
     if not text.startswith(outcome.id):
         text = f"{outcome.id}: {text}"
@@ -105,8 +105,8 @@ def moodle(report: Report) -> str:
 def canvas(report: Report) -> str:
     """Return the grades as Canvas's gradebook imports them: an assignment for each lesson.
 
-    Canvas finds a learner by the ID, which stands in the names of the files that it hands out, or
-    else by the login.
+    Canvas finds a learner by the ID, which is in the names of the files that it exports, or else
+    by the login.
     """
     names = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
     most = [f"{report.most(graded):g}" for graded in report.graded[report.learners[0].name]]

@@ -79,11 +79,11 @@ class Family:
         psutil.wait_procs(list(hit), timeout=_ENDS_WITHIN_S)
 
     def forget(self) -> None:
-        """Remove the group; all of its processes have to be gone, also from their parents."""
+        """Remove the group; all of its processes must have ended, and been reaped."""
         if self._group is not None:
             until = time.monotonic() + _ENDS_WITHIN_S
             while (self._group / "cgroup.procs").read_text() and time.monotonic() < until:
-                time.sleep(0.05)  # the kernel tells of no end of a group
+                time.sleep(0.05)  # the kernel does not announce the end of a group
             self._group.rmdir()
             self._group = None
 

@@ -33,8 +33,8 @@ def rank_and_size(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     if known is None:
         return 0, 1
     raise ValueError(
-        f"rank {dist.get_rank()} is not in this group, so it has no part in what the group does: "
-        "let the ranks of the group call this, and no others"
+        f"rank {dist.get_rank()} is not in this group, so it cannot take part: only the group's "
+        "ranks may make this call"
     )
 
 

@@ -21,7 +21,7 @@ from .agreement import rank_and_size
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation over the batches of all ranks, of any sizes, empty ones included.
+    """Batch normalisation over the batches of all ranks, of any size, even empty.
 
     Parameters, buffers and ``state_dict`` are those of ``torch.nn.BatchNorm2d``. Without a
     process group, and in ``eval`` mode, it computes what that computes. The gradients of weight

@@ -4,10 +4,10 @@ Backward makes gradients from the last layer to the first, so the first bucket h
 parameters; while it travels, backward works on the next. This is what DistributedDataParallel
 does (Li et al. 2020, "PyTorch Distributed", section 3.2), in Python.
 
-Ranks must call collectives in one order, or they wait for each other for ever. So buckets leave
-in a fixed order, never in the order in which they happen to be complete; what a rank did not
-use leaves in ``finish``, as zeros. Beside its gradients a bucket carries for each parameter how
-many ranks have one, so that ranks agree on that without another message.
+Ranks must call collectives in the same order, or they wait for each other indefinitely. So buckets
+leave in a fixed order, never in the order in which they happen to be complete; parameters that a
+rank did not use leave in ``finish``, as zeros. Beside its gradients, a bucket carries how many
+ranks have one for each parameter, so that ranks agree on that without another message.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Bucket:
         self.take_new_memory()
 
     def begin_step(self) -> None:
-        """Expect all gradients anew."""
+        """Expect all gradients again."""
         self.missing = len(self.parameters)
         self.work: dist.Work | None = None
 

@@ -26,9 +26,9 @@ from torch import nn
 class VirtualDevice:
     """A device of this process, and the one thread that drives it.
 
-    On the CPU the thread computes too, with one thread of PyTorch's, and everything that is
-    copied to the device is a real copy. PyTorch keeps the number of compute threads for each
-    Python thread, so that of the caller stays what it is.
+    On the CPU, this thread also computes, with one compute thread of PyTorch, and everything that
+    is copied to the device is a real copy. PyTorch keeps a separate number of compute threads for
+    each Python thread, so the caller's does not change.
 
     Attributes:
         index: its number; device 0 of a list is the master.
@@ -53,7 +53,7 @@ class VirtualDevice:
             torch.cuda.synchronize(self.place)
 
     def close(self) -> None:
-        """End the thread. A device that nobody holds any more is closed too."""
+        """End the thread. A device without references is closed too."""
         self._thread.shutdown(wait=True)
 
     def _settle(self) -> None:
@@ -91,8 +91,8 @@ class Copy:
 class Span:
     """Device ``device`` was busy with ``label`` from ``start`` to ``end``, in seconds.
 
-    Work for all devices starts when it is handed out. So idle is who has nothing to do, not who
-    waits for a core because there are fewer cores than virtual devices.
+    Work for all devices starts when it is assigned. So a device is idle if it has nothing to do,
+    not if it waits for a core because there are fewer cores than virtual devices.
     """
 
     device: int
@@ -141,9 +141,9 @@ class Log:
     def move(
         self, what: str, tensor: torch.Tensor, source: VirtualDevice, dest: VirtualDevice
     ) -> torch.Tensor:
-        """Return a copy of ``tensor`` on ``dest``, outside the graph, and write it down.
+        """Return a copy of ``tensor`` on ``dest``, outside the graph, and record it.
 
-        A tensor that stays where it is is not copied.
+        A tensor is not copied if it stays on its device.
         """
         if source is dest:
             return tensor.detach()
@@ -187,7 +187,9 @@ def scatter(
         ValueError: if the batch is empty.
     """
     if batch.dim() == 0 or len(batch) == 0:
-        raise ValueError(f"a batch of shape {tuple(batch.shape)} cannot be dealt out: no samples")
+        raise ValueError(
+            f"a batch of shape {tuple(batch.shape)} cannot be split: it has no samples"
+        )
     log = Log() if log is None else log
     with log.span(devices[0], label):
         shards = batch.chunk(len(devices))

@@ -1,17 +1,17 @@
 """Replaces every rank's gradients by their mean over the ranks, as one flat all-reduce.
 
-Call after ``backward`` and before ``optimizer.step``. With a loss that is a mean over the
-samples, and batches of one size on all ranks, every replica then holds the gradient of the mean
-over all of them. ("sum" leaves the division out, for losses that are sums.)
+Call it after ``backward`` and before ``optimizer.step``. With a loss that is a mean over the
+samples, and equally large batches on all ranks, every replica then holds the gradient of the mean
+over all of them. ("sum" omits the division, for losses that are sums.)
 
-Behind the gradients a few more numbers travel in the same all-reduce: for each parameter how
-many ranks have a gradient of it, and each rank's fingerprint of all that it trains. So ranks
-agree on unused parameters and notice different models without another message.
+A few more numbers travel behind the gradients in the same all-reduce: for each parameter, how many
+ranks have a gradient for it, and each rank's fingerprint of all that it trains. So ranks agree on
+unused parameters and notice different models without another message.
 
-A step of a small model is as short as thirty calls of torch, so what does not change from one
-step to the next is kept: which parameters are trained, the flat tensors, and the numbers that go
-with them. Whether they still fit the model is looked up in every step, because parameters may be
-frozen, replaced or converted at any time.
+A step of a small model is as short as thirty calls of torch, so everything that does not change
+from step to step is kept: which parameters are trained, the flat tensors, and their extra numbers.
+Every step checks whether they still fit the model, because parameters may be frozen, replaced or
+converted at any time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def sync_gradients(
 ) -> None:
     """Replace every gradient by its mean (or sum) over the ranks: one flattened all-reduce.
 
-    (One for each dtype and device, if parameters are of several.) Frozen parameters are left
-    alone, tied ones averaged once. A parameter without a gradient on some ranks, because they
+    (One for each dtype and device, if there are several.) Frozen parameters are not changed,
+    and tied ones are averaged once. A parameter without a gradient on some ranks, because they
     did not use it, counts as zeros there and gets the result everywhere; without a gradient on
     all ranks it keeps none, so that the optimizer skips it as it would in one process. The flat
     tensor, as large as all gradients, is kept for the next call while the model lives.

@@ -1,7 +1,7 @@
-"""Gives all replicas the same start.
+"""Gives all replicas the same initial weights.
 
-Random initialisation gives every rank different weights. Before the first step one rank's
-parameters and buffers replace those of all others; replicas that start equal and take the same
+Random initialisation gives every rank different weights. Before the first step, one rank's
+parameters and buffers replace those of all others. Replicas that start equal and take the same
 steps stay equal.
 """
 
@@ -30,7 +30,7 @@ def sync_initial_weights(
 
     Raises:
         ValueError: on every rank, if models differ in names, shapes or dtypes, or ``root`` is
-            no rank of the group; on this rank, if it is not in the group.
+            not a rank of the group; on this rank, if it is not in the group.
     """
     tensors: Tensors = {}
 

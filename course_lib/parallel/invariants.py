@@ -1,8 +1,8 @@
 """Checks what must hold on all ranks, and raises on all of them if it does not.
 
-A check that raises on one rank only leaves the others waiting in their next collective. Here
-every rank compares, the ranks exchange what they found, and all raise the same error: which
-parameter, on which rank, how far apart.
+A check that raises on only one rank leaves the others waiting in their next collective. Here every
+rank compares, the ranks exchange their findings, and all raise the same error: which parameter, on
+which rank, how far apart.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def assert_replicas_equal(model: Model, group: dist.ProcessGroup | None = None) 
         group: process group, the default one if None.
 
     Raises:
-        InvariantError: on every rank, also if the ranks' models differ in layout.
+        InvariantError: on every rank, even if the ranks' models differ in layout.
     """
     tensors, reference = _with_first_rank(model, model, group)
     rank = dist.get_rank(group)
@@ -83,8 +83,8 @@ def assert_matches_serial(
 
     Args:
         model: a model, or tensors by name; called on every rank.
-        serial: what one process got, of the same names and shapes (dtypes may differ). Only
-            rank 0's counts; the other ranks may give None.
+        serial: the result of one process, with the same names and shapes (dtypes may differ).
+            Only rank 0's counts; the other ranks may give None.
         rtol: relative tolerance.
         atol: absolute tolerance, in the parameters' own unit.
         group: process group, the default one if None.

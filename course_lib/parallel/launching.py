@@ -1,6 +1,6 @@
 """Makes the process group for a program that runs under mpiexec, torchrun, or by itself.
 
-The environment tells which launcher it was, and that determines backend and device:
+The environment shows which launcher was used, which determines backend and device:
 
 ========= ============ =======================================================
 launcher  backend      device
@@ -12,8 +12,8 @@ torchrun  gloo         otherwise: the CPU
 (none)    gloo         the CPU, or the first GPU; one rank
 ========= ============ =======================================================
 
-``COURSE_BACKEND=mpi4py`` (or ``gloo``, under torchrun) leaves NCCL out. Only under mpiexec is MPI
-started: torchrun's ranks are no MPI job.
+``COURSE_BACKEND=mpi4py`` (or ``gloo``, under torchrun) excludes NCCL. MPI is started only under
+mpiexec: torchrun's ranks are not an MPI job.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Now, while there is no group: its functions keep the default group of the moment of its import
-# as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
+# Import it while there is no group: its functions keep the default group that exists at their
+# import as a default argument (_end_gloo_at_exit). Making an optimizer would import it.
 import torch.distributed.nn.functional
 from torch_mpi4py.core import gpus
 
@@ -41,7 +41,7 @@ _MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PM
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands among the ranks.
+    """The place of this process among the ranks.
 
     Attributes:
         rank: 0 to ``world_size`` - 1.
@@ -100,7 +100,7 @@ def chooses_nccl(identities: Sequence[str], nccl: bool, wanted: str = "") -> boo
     Args:
         identities: of every rank, which GPU it takes, as ``torch_mpi4py.core.gpus.identity`` says.
         nccl: whether PyTorch has NCCL.
-        wanted: the value of ``COURSE_BACKEND``, empty if nobody has set it.
+        wanted: the value of ``COURSE_BACKEND``, empty if it is not set.
     """
     return nccl and wanted in ("", "nccl") and gpus.own_gpu_each(identities)
 
@@ -169,15 +169,15 @@ def _alone(timeout: timedelta, any_source: bool) -> tuple[int, torch.device]:
 
 
 def _end_gloo_at_exit() -> None:
-    """Have gloo's threads joined where it is safe, when the program has ended and Python has not.
+    """Have gloo's threads joined when it is safe: the program has ended, and Python has not.
 
-    Whoever lets the last reference to a gloo group go joins its threads, and such a thread needs
-    the interpreter's lock (the GIL) to let go of the tensors of its last operation. Too early,
-    when DDP's reducer is deleted, the caller holds the lock and both wait for ever; too late, when
-    Python has begun to end, a thread that asks for the lock aborts the process (PyTorch 2.13).
-    The backend's own Python object gives the lock away before it joins, so it goes last. Either
-    happened once in hundreds of runs, and in every third if the threads were ``SCHED_IDLE`` and
-    both cores busy.
+    Dropping the last reference to a gloo group joins its threads, and such a thread needs the
+    interpreter's lock (the GIL) to release the tensors of its last operation. Too early, when DDP's
+    reducer is deleted, the caller holds the lock and both wait indefinitely. Too late, when Python
+    has begun to end, a thread that asks for the lock aborts the process (PyTorch 2.13). The
+    backend's own Python object releases the lock before it joins, so it is dropped last. Either
+    failure happened once in hundreds of runs, and in every third if the threads were ``SCHED_IDLE``
+    and both cores busy.
     """
     assert dist.group.WORLD is not None
     last = [dist.group.WORLD._get_backend(torch.device("cpu"))]

@@ -17,7 +17,7 @@ _WRAPPERS = (DataParallel, DistributedDataParallel)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model inside of DataParallel or DistributedDataParallel, or ``model``."""
+    """Return the model inside DataParallel or DistributedDataParallel, or ``model``."""
     return model.module if isinstance(model, _WRAPPERS) else model
 
 

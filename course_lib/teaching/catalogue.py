@@ -2,7 +2,7 @@
 
 Each lesson has a room, ``rank_by_rank.lesson_NN``, whose module ``exercises`` holds its checks. The
 notebook's kernel imports it too, to give hints and to know where an exercise runs; so these modules
-import torch, MPI and the judges inside of the checks, which run on the ranks.
+import torch, MPI and the judges inside the checks, which run on the ranks.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.settrace(traced)
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, *timer)  # whoever else set an alarm still wants it
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # code that set an alarm still wants it
 
 
 def _raise_in_each_line(frame: FrameType | None) -> None:

@@ -55,7 +55,7 @@ def pause(seconds: float) -> float:
 
 
 def begin() -> None:
-    """Have this kernel tell of its cells, where the teacher asks for it; else do nothing."""
+    """Have this kernel report its cells if the teacher asks for it; otherwise do nothing."""
     global _teller
     if _teller is None and os.environ.get(FOLDER) and not _is_engine():
         print(_SAYS.format(folder=os.environ[FOLDER], variable=FOLDER))

@@ -53,9 +53,9 @@ def recorded(
     On exit its collectives have ended, so that the group can be given back.
 
     Args:
-        group: whether a call was on it stands in the calls' ``on_group``.
-        phase: tells what goes on; that stands in the calls' ``sent`` and ``waits``.
-        names: the functions whose calls are written down; without it all.
+        group: each call's ``on_group`` says whether it was on this group.
+        phase: returns the present phase, which the calls' ``sent`` and ``waits`` record.
+        names: the functions whose calls are recorded; by default all.
     """
     recorder = Recorder(group, phase)
     recorder.names = names or recorder.names

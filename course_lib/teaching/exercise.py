@@ -7,7 +7,7 @@ A check is written in ``notebooks/lesson_NN/exercises.py``::
         ...  # call ring_pass; raise WrongAnswer("ring-not-closed", last=3)
         return "The token went once round."  # said after "right."
 
-What a learner is told of a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
+The message about a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
 
 With ``where="engines"`` it runs on every rank with that rank's function, with
 ``where="notebook"`` once, in the notebook's kernel. Such a check must not import
@@ -29,17 +29,17 @@ Where = Literal["engines", "notebook"]
 class WrongAnswer(Exception):
     """A learner's function makes a mistake that the check recognises.
 
-    What the learner is told is in the lesson's ``mistakes.md``, below the mistake's name. With
-    ``from error`` it explains an exception of the learner's function; without, that exception is
+    The learner's message is in the lesson's ``mistakes.md``, below the mistake's name. With
+    ``from error``, it explains an exception of the learner's function; without, that exception is
     shown in its place.
 
     Attributes:
         name: the mistake's name, e.g. ``"ring-not-closed"``; where a mistake has several texts,
             with what is different, as in ``"given-twice: to one rank"``.
-        fields: numbers and texts for the fields of what is told. Of any other value its text is
-            kept, so that all can be sent from rank to rank; another WrongAnswer is explained.
-        reason: a mistake that shows this one, told in brackets.
-        further: mistakes that were made together with this one, told after it.
+        fields: numbers and texts for the fields of the message. Other values are kept as text,
+            so that all can be sent from rank to rank; another WrongAnswer is explained.
+        reason: a mistake that shows this one, explained in brackets.
+        further: mistakes made together with this one, explained after it.
     """
 
     def __init__(self, name: str, /, **fields: Any):
@@ -74,11 +74,11 @@ class CheckImpossibleError(RuntimeError):
 
 
 class Staged(Exception):
-    """What a check itself raises inside a learner's function, to see what becomes of it."""
+    """Raised by a check inside a learner's function, to see how the function reacts."""
 
 
 def staged(error: BaseException | None) -> bool:
-    """Tell whether a check has raised it, or what ``raise ... from`` names as its cause."""
+    """Return whether a check has raised this error, or its cause (``raise ... from``)."""
     while error is not None and not isinstance(error, Staged):
         error = error.__cause__
     return error is not None
@@ -86,9 +86,9 @@ def staged(error: BaseException | None) -> bool:
 
 @contextmanager
 def as_mistake(name: str, /, **fields: Any) -> Iterator[None]:
-    """Whatever goes wrong inside is this one mistake: what went before was right.
+    """Treat any failure inside the block as this one mistake: everything before it was right.
 
-    What went wrong is told in brackets, but an exception of the learner's before the explanation.
+    The failure is explained in brackets, except an exception of the learner's, which comes first.
     """
     try:
         yield

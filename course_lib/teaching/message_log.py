@@ -131,7 +131,7 @@ class LoggedComm:
             self.log.extend(event for event in events if event.peer != MPI.PROC_NULL)
         args, kwargs, status = with_status(name, args, kwargs)
         answer = method(*args, **kwargs)
-        if name in _POLLS and answer:  # those in vain may be thousands
+        if name in _POLLS and answer:  # there may be thousands without an answer
             self.log.extend(events)
         for event in events:
             event.finished = True

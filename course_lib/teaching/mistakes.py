@@ -46,7 +46,7 @@ class MistakesError(ValueError):
 
 
 class Text(NamedTuple):
-    """What is told of a mistake, with ``{fields}`` for what the judge found, and its line."""
+    """The message about a mistake, with ``{fields}`` for what the judge found, and its line."""
 
     template: str
     line: int
@@ -107,7 +107,7 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
 
 
 def in_general(name: str, exercise: Exercise) -> str:
-    """Return what is told of a mistake whatever was found, with the fields' names; or nothing."""
+    """Return the message about a mistake with the fields' names, unfilled; or nothing."""
     try:
         _, text = _find(name, exercise)
     except MistakesError:
@@ -173,7 +173,7 @@ def _read(path: Path, changed: int) -> Mistakes:
 
 
 class _Reader:
-    """Goes through the lines of a file; what stands below a heading is kept at the next one."""
+    """Goes through the lines of a file; the text below a heading is kept at the next one."""
 
     def __init__(self, path: Path) -> None:
         self.found = Mistakes(path)
@@ -206,7 +206,7 @@ class _Reader:
         return MistakesError(self.found.path, line or self.number, problem)
 
     def enter(self, level: int, name: str) -> None:
-        """Begin what stands below a heading."""
+        """Begin the text below a heading."""
         if level == 2:
             self.section, self.mistake, self.variant = name, "", ""
             if name != ANY and not _EXERCISE.fullmatch(name):
@@ -314,7 +314,7 @@ class _Reader:
         try:
             parts = list(string.Formatter().parse(template))
         except ValueError as error:
-            problem = f"{error}: a brace that is meant is written twice, {{{{ or }}}}"
+            problem = f"{error}: write a literal brace twice, {{{{ or }}}}"
             raise self.fail(problem, self.text_line) from None
         for _, name, form, conversion in parts:
             if name is not None and (not name.isidentifier() or conversion or "{" in (form or "")):

@@ -46,7 +46,7 @@ def note(id: str, kind: str, mistake: str = "") -> None:
         _FOLDER.mkdir(exist_ok=True)
         (_FOLDER / name).touch()
     except OSError as error:
-        print(f"(progress() will not know of this once the kernel has ended: {error})")
+        print(f"(progress() will forget this when the kernel ends: {error})")
 
 
 def asked(id: str, what: str) -> None:

@@ -92,7 +92,7 @@ def _result(
     if not callable(function):
         return CheckResult("undefined")
     if not is_learners(function):
-        text = "is the library's now, which another cell has imported under the same name"
+        text = "is the library's now, because another cell has imported that name"
         return CheckResult("undefined", text)
     check = getattr(importlib.import_module(module), checker)
     tried = _Tried(function)

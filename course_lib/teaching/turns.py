@@ -21,7 +21,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-_MOST_REFUSALS = 400  # of one function: whoever catches so many does not mean to end
+_MOST_REFUSALS = 400  # of one function: one that catches this many does not mean to end
 
 # Functions that cannot be ended. Greenlets that nobody holds any more are told to end once again.
 _left_behind: list[greenlet] = []
@@ -42,7 +42,7 @@ class _Turn:
 
 
 class Turns:
-    """Several functions of which one runs at a time; on exit whoever still waits is ended::
+    """Several functions of which one runs at a time; on exit, those that still wait are ended::
 
         with Turns(functions) as turns:
             stuck = turns.play()
@@ -124,7 +124,7 @@ class Turns:
     def _call(self, number: int) -> None:
         try:
             self.results[number] = self._functions[number]()
-        except (Exception, SystemExit, StuckError) as error:  # judged by whoever called play
+        except (Exception, SystemExit, StuckError) as error:  # judged by the caller of play
             self.errors[number] = error
         finally:
             self._turns.pop(number, None)

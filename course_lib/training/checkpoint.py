@@ -1,10 +1,10 @@
-"""Saves a run so that, resumed, it ends with the very bits of one that never stopped.
+"""Saves a run so that a resumed run ends with the same bits as one that never stopped.
 
 A checkpoint holds everything the next step depends on: model, optimizer, scheduler,
 the place in the order of samples, and each rank's random number generators. The file appears
 whole or not at all: it is written beside its place and then renamed.
 
-The bits of a sum also depend on the number of compute threads: resume with as many.
+The bits of a sum also depend on the number of compute threads: resume with the same number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stood.
+    """The state of a run.
 
     Attributes:
         epoch: epochs finished.
@@ -69,7 +69,7 @@ def save_checkpoint(
 
     Args:
         path: file to write; an older one is replaced only when the new one is complete.
-        model: plain, or inside of DataParallel or DistributedDataParallel.
+        model: plain, or inside DataParallel or DistributedDataParallel.
         optimizer: its state is saved.
         scheduler: anything with ``state_dict``, or None.
         step: steps done in the current epoch.
@@ -120,7 +120,7 @@ def load_checkpoint(
             another number of ranks than the checkpoint was written on.
 
     Returns:
-        Where the run stood. Go on with batch ``step`` of the epoch's order.
+        The state of the run. Continue with batch ``step`` of the epoch's order.
 
     Raises:
         CheckpointError: on every rank, before anything is changed if the file is missing,

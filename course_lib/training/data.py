@@ -3,7 +3,7 @@
 The digits come with the course. The others come through ``torchvision.datasets`` from a data
 root, and are downloaded at most once per machine, however many ranks ask: a file lock in the data
 root decides who downloads. The system releases it when its holder dies, so a killed download
-never blocks the next; nobody waits longer than a deadline.
+never blocks the next, and no rank waits longer than a deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SILENCE_SECONDS = 20.0  # a server that is silent for this long counts as unrea
 
 
 class DataUnavailableError(RuntimeError):
-    """A data set is not there; the message names the data root and the way on."""
+    """A data set is missing; the message names the data root and what to do."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DataSet:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return where downloaded data lie: ``root``, else ``COURSE_DATA``, else data/downloads."""
+    """Return where downloaded data are: ``root``, else ``COURSE_DATA``, else data/downloads."""
     chosen = root or os.environ.get("COURSE_DATA") or ROOT / "data" / "downloads"
     return Path(chosen).expanduser().absolute()
 
@@ -81,7 +81,7 @@ def load(
 
     Args:
         name: one of the four.
-        root: where downloaded data lie or go; see :func:`data_root`.
+        root: where downloaded data are or will be; see :func:`data_root`.
 
     Raises:
         ValueError: for another name.
@@ -105,7 +105,7 @@ def load_available(
         names: in order of preference, e.g. ``"mnist", "digits"``; "digits" is always there.
         size: height and width in pixels that images are resized to (bilinear; smoothed first
             where they shrink); None leaves them as they are.
-        root: where downloaded data lie; see :func:`data_root`.
+        root: where downloaded data are; see :func:`data_root`.
 
     Raises:
         ValueError: for an unknown name, none at all, or a size that is not positive.
@@ -233,5 +233,5 @@ def _unavailable(name: str, root: Path, why: str) -> DataUnavailableError:
     return DataUnavailableError(
         f"the {name} files are not below the data root {root} and could not be downloaded "
         f"({why}). Put them there, or set COURSE_DATA to a folder that has them; "
-        "without a network go on with the digits: load('digits')"
+        "without a network use the digits: load('digits')"
     )

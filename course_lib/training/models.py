@@ -48,7 +48,7 @@ class LeNet(nn.Module):
         classes: number of classes.
 
     Raises:
-        ValueError: for another size, also in ``forward``.
+        ValueError: for another size, here or in ``forward``.
     """
 
     def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
         channels: channels of an image.
         classes: number of classes.
         width: maps of the first stage; each further one has twice as many.
-        norm: makes the normalisation of so many maps, e.g. ``torch.nn.BatchNorm2d``, or
+        norm: makes the normalisation of a number of maps, e.g. ``torch.nn.BatchNorm2d``, or
             ``lambda maps: torch.nn.GroupNorm(4, maps)``.
 
     Raises:

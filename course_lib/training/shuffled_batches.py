@@ -1,4 +1,4 @@
-"""The batches of one worker, for ever: what the asynchronous program trains on."""
+"""The endless batches of one worker, on which the asynchronous program trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["shuffled_batches"]
 def shuffled_batches(
     data: Any, batch_size: int, *, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (inputs, targets) for ever, in an order that ``seed`` determines.
+    """Yield (inputs, targets) without end, in an order that ``seed`` determines.
 
     Every epoch has another order, and a replay can draw the same batches again.
 

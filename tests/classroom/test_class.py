@@ -288,7 +288,7 @@ def test_lab_hands_the_class_on(
             ["--class", "gone"],
             "--class gone is not a folder that you may write to: ask your teacher",
         ),
-        (["--name", "Ada"], "give --class SHARED, too"),
+        (["--name", "Ada"], "it needs --class SHARED as well"),
     ],
 )
 def test_lab_refuses_a_class_that_is_not_there(

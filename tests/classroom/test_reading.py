@@ -223,7 +223,7 @@ def test_homes_that_are_closed_are_one_sentence() -> None:
         (homes / "ada").chmod(0o700)
         os.seteuid(12345)
         try:
-            with pytest.raises(NothingToReadError, match="call it as root, by sudo"):
+            with pytest.raises(NothingToReadError, match="run this as root, with sudo"):
                 reading.homes(f"{homes}/*", reading.IN_A_HOME, IDS)
         finally:
             os.seteuid(0)

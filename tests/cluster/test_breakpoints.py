@@ -173,7 +173,7 @@ def unattended(kernel: Kernel, code: str) -> Output:
 def test_without_a_prompt_it_is_one_clear_error(kernel):
     out = unattended(kernel, ONE_STOPS)
     where = "BreakpointError in line 5 of its cell: if rank == 2: breakpoint()"
-    why = "breakpoint() has nobody to ask: what executes this cell gives no input"
+    why = "breakpoint() cannot ask for commands: the program that executes this cell gives no input"
     assert f"{where}\n\n{why}" in out.traceback
     assert "_hook" not in out.traceback
     assert_as_before(kernel)
@@ -181,7 +181,7 @@ def test_without_a_prompt_it_is_one_clear_error(kernel):
 
 def test_a_cell_that_is_not_awaited_does_not_stop(kernel):
     kernel.must("%%px --noblock\nbreakpoint()")
-    assert "or it runs with --noblock" in kernel.run("%pxresult").traceback
+    assert "or the cell runs with --noblock" in kernel.run("%pxresult").traceback
 
 
 def test_only_the_main_thread_stops(kernel):

@@ -47,7 +47,7 @@ def shrinks(kernel, wait_until) -> None:
 @pytest.mark.parametrize("leave", ["exit", "exit()", "quit(1)"])
 def test_exit_does_not_end_a_rank(ranks, leave):
     error = ranks.run(f"%px {leave}").error
-    assert "exit() would not end the cell but this rank" in error["evalue"]
+    assert "exit() would end this rank, not the cell" in error["evalue"]
     ranks.must("%px import time; time.sleep(0.3)")  # IPython ends after 0.1 s
     assert ranks.must("print(cluster.status()['dead'])").text() == "[]\n"
 

@@ -63,7 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             break
     out, err = first.communicate(timeout=60)
     assert first.returncode == 130, out + err
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     assert left_behind(mark) == []
     second = subprocess.run(
         command, capture_output=True, text=True, timeout=400, check=False, env=variables

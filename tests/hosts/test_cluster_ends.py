@@ -40,7 +40,7 @@ def test_a_killed_keeper_leaves_nothing_on_any_host(bed: BedClient) -> None:
 
 ERRORS = {
     "h1:2,nobody:2": "nobody true\nssh: Could not resolve hostname nobody",
-    "h1:2,h3:2": "h3 cannot be used: this has to work:  ssh -oBatchMode=yes -F ",
+    "h1:2,h3:2": "h3 cannot be used: this command must succeed:  ssh -oBatchMode=yes -F ",
     "h2:2,10.77.0.2:2": "Name each host only once",
     "h1:4,h2": "'h2' is not a host with its number of ranks",
     "h1:1,h2:2": "n must be from 1 to 3 ranks on h1, h2, not 4",

@@ -146,8 +146,8 @@ def test_without_a_process_group_it_is_said_what_to_run(told, cluster) -> None:
 def test_a_function_of_the_library_is_not_the_learners(told) -> None:
     said = told("from course_lib.teaching.exercise import exercise as total")
     assert said == (
-        "90.total: not attempted yet. `total` is the library's now, which another cell has "
-        "imported under the same name: run the cell that defines it."
+        "90.total: not attempted yet. `total` is the library's now, because another cell has "
+        "imported that name: run the cell that defines it."
     )
 
 

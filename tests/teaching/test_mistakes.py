@@ -153,7 +153,7 @@ def test_a_page_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         ("{found:.1f}", "{found.x}", 15, "not {found.x}"),
         ("{found:.1f}", "{found!r}", 15, "expected a field such as {rank}"),
         ("{found:.1f}", "{found:{rank}}", 15, "expected a field such as {rank}"),
-        ("{found:.1f}", "{found", 15, "a brace that is meant is written twice, {{ or }}"),
+        ("{found:.1f}", "{found", 15, "write a literal brace twice, {{ or }}"),
     ],
 )
 def test_a_malformed_page_is_explained_by_file_line_and_what_is_expected(

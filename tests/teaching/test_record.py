@@ -141,7 +141,7 @@ def test_what_is_damaged_or_of_an_old_lesson_does_no_harm(course) -> None:
 def test_a_check_works_where_nothing_can_be_written(course) -> None:
     course.record.write_text("a file in the folder's place")
     said = course.says(f"{RIGHT}\nprint(progress())")
-    assert "(progress() will not know of this once the kernel has ended: " in said
+    assert "(progress() will forget this when the kernel ends: " in said
     assert "00.neighbours: right." in said
     assert "\n1 of " in said
 

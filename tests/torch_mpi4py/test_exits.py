@@ -668,7 +668,7 @@ import torch_mpi4py.core.runtime
         variables={"TORCH_MPI4PY_START_SECONDS": "2"},
     )  # fmt: skip
     assert finished.returncode not in (0, None), finished.output
-    assert "MPI_Init waits for all ranks, and some did not come within 2 s" in finished.output
+    assert "MPI_Init waits for all ranks, and some did not start within 2 s" in finished.output
     assert not finished.left_behind
 
 

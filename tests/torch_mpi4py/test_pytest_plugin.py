@@ -293,7 +293,7 @@ def test_hang_without_the_backend_shows_stacks(
 ) -> None:
     found = wrong[name]
     assert found.status == "failed"
-    assert "--- rank 1 of 2 had not come to the end after 5 s ---" in found.text
+    assert "--- rank 1 of 2 had not finished the test after 5 s ---" in found.text
     assert "--- rank 0 of 2 passed ---" in found.text
     assert line in found.text
     assert f"in {name}" in found.text
@@ -453,5 +453,5 @@ def test_silent_rank_is_said_to_have_written_no_stacks() -> None:
     result = Result([Answer(0, [{"outcome": "passed"}]), Answer(1)], 5.0)
     found = verdict(result, {0: [report("passed")]})
     assert found.outcome == "failed"
-    assert "--- rank 1 of 2 had not come to the end after 5 s ---" in found.text
+    assert "--- rank 1 of 2 had not finished the test after 5 s ---" in found.text
     assert "no Python stacks" in found.text

@@ -46,8 +46,8 @@ class Arithmetic:
         data: flat (numel,), in the dtype that travels; the tensor's own memory if it can be.
 
     Raises:
-        TypeError: if the operation has no meaning for the dtype or is none, or the tensor is not
-            dense or is none.
+        TypeError: if the operation is not one or has no meaning for the dtype, or if the tensor is
+            not one or not dense.
     """
 
     def __init__(self, tensor: torch.Tensor, op: ReduceOp) -> None:

@@ -7,7 +7,7 @@ On every rank of one process group (backend mpi4py), after the same imports::
     else:
         Worker(model, nn.functional.cross_entropy, batches).run()
 
-What is said, by every worker for every batch::
+The messages, from every worker for every batch::
 
     worker -> server   hello; the server answers first come, first served, if the mode allows
     server -> worker   ready, and all parameters in one message
@@ -22,7 +22,7 @@ Instead of "ready" the answer may be "stop"; a worker whose batches are used up 
   snapshots. ``load_parameters(model, record.final)`` fills a model from it, and
   ``replay(record, model, optimizer, loss_function, {worker: batches})`` makes the recorded
   updates again in one process; the result equals ``record.final`` bit for bit.
-- Parameters travel and buffers do not, so a model that has any is refused.
+- Parameters travel and buffers do not, so a model with buffers is refused.
 - A worker that is killed does not stop the others (Open MPI with fault tolerance, which the
   course's launcher switches on); when the server dies, every worker raises RankFailedError.
 """

@@ -159,8 +159,8 @@ def compute_gradient(
 def average(contributions: Sequence[Gradients], samples: Sequence[int]) -> Gradients:
     """Return the mean of several workers' gradients, weighted by their numbers of samples.
 
-    The sum runs in the order given, which the server keeps to that of the workers' ranks: so a
-    synchronous round gives the same bits whoever came first. A single gradient stays as it is.
+    The sum runs in the given order, for which the server uses the order of the workers' ranks. So a
+    synchronous round gives the same bits in every order of arrival. A single gradient is unchanged.
     """
     if len(contributions) == 1:
         return contributions[0]

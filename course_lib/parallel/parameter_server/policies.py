@@ -139,7 +139,7 @@ class Progress:
 
     def due(self) -> list[int]:
         """Return the workers whose gradients make an update now, by rank, and forget them."""
-        # Whoever has left cannot be waited for, but what it delivered counts.
+        # A worker that has left is not waited for, but its delivered gradient counts.
         everyone = len(self.active.union(self.delivered))
         if len(self.delivered) < min(self._mode.needed(everyone), everyone):
             return []

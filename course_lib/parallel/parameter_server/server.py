@@ -244,7 +244,7 @@ class Server:
         self._team.send(header.encode(), worker, messages.TAG_REPLY)
 
     def _end(self, final_reply: int) -> None:
-        """From now on drop every gradient, and tell whoever asks that the run is over."""
+        """From now on drop every gradient, and tell every worker that asks that the run is over."""
         self._final_reply = final_reply
         for worker in sorted(self._delivered):
             self._drop(self._delivered.pop(worker), OVER)

@@ -90,10 +90,10 @@ class Team:
 
 
 class Arrival:
-    """A header that has arrived, or is to come.
+    """A header, arrived or expected.
 
     Attributes:
-        sender: rank in the group that sent it, once it has arrived.
+        sender: the rank of its sender in the group, once it has arrived.
         header: what it says, once it has arrived.
         order: the lower, the earlier it is served: when it was sent, or when it arrived if it
             comes from another machine, whose clock says nothing here.

@@ -22,7 +22,7 @@ LETTERS = "ABCDEFGH"  # of the ranks
 
 @dataclass(frozen=True)
 class Block:
-    """Data in a rank's buffer: that of rank ``owner``, or the sum over all ranks if it is None."""
+    """Data in a rank's buffer: that of rank ``owner``, or the sum over all ranks for ``None``."""
 
     owner: int | None
     part: int | None = None  # which part of the buffer; None: the whole of it

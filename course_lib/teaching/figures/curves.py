@@ -66,7 +66,7 @@ def measured_and_predicted(
     and decimal bytes. ``spread``: for each x the two ends of the middle half of many rounds of
     measuring, drawn as a bar; for ``measured`` without labels. ``alt``: alternative text; leave
     measured numbers out of it so that it is the same in each run. The legend of more than three
-    labels stands below.
+    labels is below the plot.
     """
     if scale not in ("log", "linear"):
         raise ValueError(f"scale is {scale!r}: it must be 'log' or 'linear'")
@@ -223,7 +223,7 @@ def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
         text = io.StringIO()
         canvas.savefig(text, format="svg", edgecolor="auto", metadata={"Date": None})
     svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]  # an <img> needs no XML declaration
+    svg = svg[svg.index("<svg") :]  # no XML declaration inside <img>
     return Figure(svg, alt)
 
 

@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Rank ``rank`` is blocked in a call from ``start`` to ``end``; None: for ever."""
+    """Rank ``rank`` is blocked in a call from ``start`` to ``end``; None: indefinitely."""
 
     rank: int
     start: float
@@ -52,8 +52,8 @@ def point_to_point(
 
     ``messages``: :class:`Message` or tuples of its fields, e.g. ``(0, 1, "hello")``.
     ``waits``: :class:`Wait` or tuples of its fields, e.g. ``(1, 0, 2, "Recv from 0")``. A wait
-    without an end runs off the picture and is marked as a wait for ever; two or more of them
-    are marked as a deadlock. ``world_size``: number of lanes, by default just enough.
+    without an end runs off the picture and is marked as endless; two or more of them are marked
+    as a deadlock. ``world_size``: number of lanes, by default just enough.
     """
     arrows = [_timed(index, *message) for index, message in enumerate(messages)]
     blocked = [Wait(*wait) for wait in waits]

@@ -1,6 +1,6 @@
 """Judges that several lessons use; what serves only one lesson is in its room.
 
 A judge is given what happened on every rank, the same on every rank, and raises
-:class:`~course_lib.teaching.exercise.WrongAnswer` with the name of the mistake it recognises. What
-is told of it is in ``mistakes.md``: here for several lessons, and in a lesson's room for its own.
+:class:`~course_lib.teaching.exercise.WrongAnswer` with the name of the mistake it recognises. The
+message is in ``mistakes.md``: here for several lessons, and in a lesson's room for its own.
 """

@@ -80,8 +80,8 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
     """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0.
 
-    There nobody's rank is the one that it has in the world. All ranks are told what was found:
-    rank 0 would go on with the check, and wait for the others.
+    In that ``comm``, no rank has its number in the world. All ranks learn the result: otherwise
+    rank 0 would continue with the check, and wait for the others.
     """
     judge(comm)
     few: Any = comm.Split(color=0 if comm.rank > 0 else MPI.UNDEFINED, key=comm.rank)

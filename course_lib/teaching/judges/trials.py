@@ -78,7 +78,7 @@ def is_text(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return arrays, tensors and their numbers as Python's own, also inside of lists."""
+    """Return arrays, tensors and their numbers as Python's own, even inside lists."""
     if isinstance(value, (tuple, list)):
         return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
     return value.tolist() if hasattr(value, "tolist") else value

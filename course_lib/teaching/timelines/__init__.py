@@ -34,7 +34,7 @@ class Timeline:
 
     Attributes:
         lanes: one a rank, times in seconds from the earliest start.
-        residual: seconds by which two ranks' times may be off against each other at most.
+        residual: upper bound of the error between two ranks' times, in seconds.
         title: above the picture.
     """
 
@@ -50,7 +50,7 @@ class Timeline:
     def figure(self, start: float = 0.0, end: float | None = None, alt: str = "") -> Figure:
         """Draw the time from ``start`` to ``end``, in seconds from the beginning.
 
-        Where a rank waits it is idle, where it sends it moves data, otherwise it is at work.
+        A rank that waits is idle, one that sends moves data; otherwise it is at work.
         """
         end = self.seconds if end is None else end
         if not start < end:
@@ -96,9 +96,9 @@ def timeline(source: Any = None, *, since: str | int | None = None, title: str =
 
     Args:
         source: a cluster, or a view of its ranks; None in a program, where every rank must call.
-        since: what ``events.mark()`` returned, or the name of a variable on the ranks that holds
-            it. Without it: in a notebook what the latest cell with operations did, in a program
-            all that the log still holds.
+        since: the result of ``events.mark()``, or the name of a variable on the ranks that holds
+            it. By default, in a notebook, the latest cell with operations; in a program,
+            everything that the log still holds.
         title: above the picture.
 
     Raises:

@@ -99,7 +99,9 @@ def case_one_call_has_tensors_of_one_backend(rank, size):
     start("cpu:mpi4py,cuda:gloo")
     with FakeTensorMode(allow_non_fake_inputs=True):
         gpu = torch.ones(2, device="cuda")
-    with raises(ValueError, "tensors on cpu and cuda", "cpu:mpi4py,cuda:gloo", "each device"):
+    with raises(
+        ValueError, "tensors on cpu and cuda", "cpu:mpi4py,cuda:gloo", "one call per device"
+    ):
         dist.group.WORLD.allreduce_coalesced([torch.ones(2), gpu])
     still_works()
     dist.destroy_process_group()

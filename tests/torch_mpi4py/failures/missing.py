@@ -42,7 +42,7 @@ def case_one_is_missing(rank, size):
     for missing in (0, size - 1):
         dist.barrier()
         if rank != missing:
-            with raises(DeadlineError, " Timed out ", f"rank {missing} did not come", "2 s"):
+            with raises(DeadlineError, " Timed out ", f"rank {missing} did not arrive", "2 s"):
                 come()
         dist.barrier()
         all_come()
@@ -51,15 +51,15 @@ def case_one_is_missing(rank, size):
 @sizes(3, 4)
 def case_several_are_missing(rank, size):
     if rank == 0:
-        with raises(DeadlineError, "rank 1 did not come", "wait_all_ranks"):
+        with raises(DeadlineError, "rank 1 did not arrive", "wait_all_ranks"):
             come()
         names = ", ".join(map(str, range(1, size)))
-        with raises(DeadlineError, f"ranks {names} did not come"):
+        with raises(DeadlineError, f"ranks {names} did not arrive"):
             come(wait_all_ranks=True)
     dist.barrier()
     if rank == size - 1:
         names = ", ".join(map(str, range(size - 1)))
-        with raises(DeadlineError, f"rank{'s' if size > 2 else ''} {names} did not come"):
+        with raises(DeadlineError, f"rank{'s' if size > 2 else ''} {names} did not arrive"):
             come(wait_all_ranks=True)
     dist.barrier()
     all_come()
@@ -69,7 +69,7 @@ def case_several_are_missing(rank, size):
 def case_no_time_at_all(rank, size):
     """A time-out of zero is over at once, as with gloo; it does not mean the group's own."""
     if rank == 0:
-        with raises(DeadlineError, " Timed out ", "rank 1 did not come within 0 s", within=10):
+        with raises(DeadlineError, " Timed out ", "rank 1 did not arrive within 0 s", within=10):
             come(seconds=0)
     dist.barrier()
     all_come()
@@ -80,10 +80,10 @@ def case_one_gives_up_before_the_last_comes(rank, size):
     """Who has raised cannot pass any more, so nobody may."""
     if rank == 2:
         dist.recv(torch.zeros(1), src=0)
-        with raises(DeadlineError, " Timed out ", "rank 0 did not come within 0.3 s"):
+        with raises(DeadlineError, " Timed out ", "rank 0 did not arrive within 0.3 s"):
             come(seconds=0.3)
     else:
-        with raises(DeadlineError, f"rank 2 did not come within {SECONDS:g} s"):
+        with raises(DeadlineError, f"rank 2 did not arrive within {SECONDS:g} s"):
             come(seconds=20 if rank == 0 else SECONDS)
         if rank == 0:
             dist.send(torch.zeros(1), dst=2)

@@ -1,4 +1,4 @@
-"""Where ranks live. Start, find and stop a cluster of MPI engines in a notebook.
+"""Start, find and stop a cluster of MPI engines in a notebook.
 
 >>> from ipyranks import start_cluster
 >>> cluster = start_cluster(n=4)

@@ -28,9 +28,9 @@ KEY = "breakpoint"
 _PASSED_BY = ("IPython", "ipykernel", "ipyparallel", "ipyranks", "torch_mpi4py")
 _ATTENDED = "?"  # ends the name of a run
 _UNATTENDED = (
-    "breakpoint() has nobody to ask: what executes this cell gives no input (as in CI), or it runs "
-    "with --noblock. Take the call out, or run the cell in JupyterLab, Jupyter Notebook or a "
-    "terminal"
+    "breakpoint() cannot ask for commands: the program that executes this cell gives no input (as "
+    "in CI), or the cell runs with --noblock. Remove the call, or run the cell in JupyterLab, "
+    "Jupyter Notebook or a terminal"
 )
 
 

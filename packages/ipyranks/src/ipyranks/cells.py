@@ -1,7 +1,7 @@
-"""Runs a cell on the ranks to its end, and gets them out of one that does not end.
+"""Runs a cell on the ranks to its end, and frees them from one that does not end.
 
-A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait in vain for
-one that raised an error, or the stop button is pressed.
+A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait for one that
+raised an error, or the stop button is pressed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
 
 def cell_number() -> int:
-    """The number of the notebook's cell that is running; 0 where nobody counts."""
+    """The number of the notebook's running cell; 0 if cells are not counted."""
     shell = get_ipython()
     # IPython counts on before it runs a cell; the one that runs is its history's last.
     return 0 if shell is None else len(shell.history_manager.input_hist_parsed) - 1
 
 
 def new_run(is_awaited: bool = True) -> str:
-    """A text that no other run of a cell has, by which its ranks are told from late ones.
+    """A unique text for a run of a cell, which tells its ranks from late ones.
 
     Args:
         is_awaited: whether the notebook waits for its end, and so could answer breakpoints.
@@ -135,8 +135,8 @@ class Cell:
         Args:
             button: the :class:`~ipyranks.stop_button.StopButton` that interrupts it.
             live: show output as it comes.
-            progress_after: show a bar after so many seconds; -1 for never.
-            signum: what the ranks get when it is interrupted; 0 for nothing.
+            progress_after: show a bar after this many seconds; -1 for never.
+            signum: the signal that interrupts the ranks; 0 for none.
 
         Raises:
             ClusterError: if the cluster ends.

@@ -74,13 +74,13 @@ class Cluster(Connection):
     def where(self, stacks: bool = False) -> Whereabouts:
         """Return what each rank is doing now, or was doing in the last cell, and in which line.
 
-        Stops nothing, and needs no help of the ranks: it answers while they run a cell (``%%px
-        --noblock``, or another thread of the notebook), hang in it, and when they run none. What
-        is returned shows itself as the table of a hang report.
+        It stops nothing and needs no help from the ranks: it answers while they run a cell (``%%px
+        --noblock``, or another thread of the notebook), while they hang in one, and while they run
+        none. The notebook shows the result as the table of a hang report.
 
         Args:
             stacks: also ask each rank that runs a cell for the Python stack of its main thread.
-                One that does not answer, as it gets no core, is waited for up to 2 s.
+                One that does not answer because it gets no core is waited for, up to 2 s.
 
         Raises:
             ClusterError: if the cluster has ended.
@@ -90,7 +90,7 @@ class Cluster(Connection):
         return Whereabouts(report, {rank: self.boards.stack(engines[rank]) for rank in busy})
 
     def after_a_death(self) -> str:
-        """What can be done once a rank has died."""
+        """What can be done after a rank has died."""
         if self.survives_deaths:
             return (
                 "cluster.shrink() goes on with the other ranks and their variables, "
@@ -110,7 +110,7 @@ class Cluster(Connection):
     def shared_folder(self) -> Path:
         """Return a new folder that this notebook and all ranks see, until its kernel ends.
 
-        With ranks on other hosts it lies in ``IPYRANKS_SHARED``, or where the notebook is.
+        With ranks on other hosts, it is in ``IPYRANKS_SHARED``, or beside the notebook.
 
         Raises:
             ClusterError: if some host does not see it.
@@ -120,7 +120,7 @@ class Cluster(Connection):
         return make_shared_folder(self.ranks, self.view, bool(self.boards.elsewhere))
 
     def init_process_group(self, timeout_s: float = 30.0) -> None:
-        """Initialise ``torch.distributed`` on all ranks; does nothing where it is already.
+        """Initialise ``torch.distributed`` on all ranks; does nothing if it already is.
 
         Args:
             timeout_s: deadline in seconds for every operation of the group.
@@ -153,9 +153,9 @@ class Cluster(Connection):
         ``"60+"`` is 60 s without progress: something printed, or a call of communication
         ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
 
-        Where a busy machine lets a rank begin late, it counts from then, but from at most 5 s
-        after the cell was sent. Where other programs leave ranks that compute less than a fifth of
-        a core, what they wait for one does not count, up to ten times the limit.
+        If a busy machine makes a rank begin late, the limit counts from then, but from 5 s after
+        the cell was sent at the latest. If other programs leave computing ranks less than a fifth
+        of a core, their time without a core does not count, up to ten times the limit.
         """
         return self._limit
 
@@ -175,7 +175,7 @@ class Cluster(Connection):
     def restart(self) -> Cluster:
         """End all ranks at once and start fresh ones, with the same settings.
 
-        Prints which variables are lost by that. After the loss of a host, the ranks start on the
+        It prints which variables are lost. After the loss of a host, the ranks start on the
         other hosts only, as many as each had.
 
         Raises:
@@ -186,19 +186,19 @@ class Cluster(Connection):
         return self
 
     def shrink(self, timeout_s: float = 30.0) -> Cluster:
-        """Go on with the ranks that are left after one has died; their variables are kept.
+        """Continue with the ranks that are left after one has died; their variables are kept.
 
         They get new numbers, in the same order: ``rank``, ``world_size`` and ``comm`` on each
         of them, ``len(cluster)``, and the ranks that ``%%px --targets`` means. If there was a
         default process group, there is a new one. Does nothing if every rank lives.
 
         Args:
-            timeout_s: seconds within which all survivors must have come.
+            timeout_s: seconds within which all survivors must join.
 
         Raises:
-            ClusterError: if a survivor is still running a cell, does not come, or dies, or the
+            ClusterError: if a survivor is still running a cell, does not join, or dies, or if the
                 cluster has ended.
-            KeyboardInterrupt: if the stop button is pressed; call it again to go on.
+            KeyboardInterrupt: if the stop button is pressed; call it again to continue.
         """
         self.recovery.shrink(timeout_s)
         return self

@@ -138,7 +138,9 @@ def _engine_class() -> Any:
             shell, rank = self.kernel.shell, rank_from_environment()
             names = namespace(_PATIENCE_S)
             if not rank == names["rank"] == self.id:
-                raise RuntimeError(f"engine {self.id}, rank {rank}, is {names['rank']} for MPI")
+                raise RuntimeError(
+                    f"engine {self.id} is rank {rank} by its variables, {names['rank']} by MPI"
+                )
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)

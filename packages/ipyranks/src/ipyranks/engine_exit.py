@@ -1,12 +1,12 @@
-"""How an engine may end, and what then becomes of the processes it has forked.
+"""How an engine may end, and what then happens to the processes it has forked.
 
-An engine that ends unasked dies by a signal: Open MPI tells the other ranks of a death by a signal,
-not of a process that ends with a status other than 0, for which they would wait for ever. And
-``exit()`` is no way to end a cell: it would take the rank's variables along.
+An engine that ends unasked dies by a signal: Open MPI reports a death by a signal to the other
+ranks, but not an exit with another status than 0, for which they would wait indefinitely. And
+``exit()`` is no way to end a cell: the rank's variables would be lost.
 
-The workers of a DataLoader, or whatever multiprocessing forks, begin with copies of the engine's
-connections and of its signal handlers, and so would hide the engine's end. They let go of those,
-and end with their parent.
+The workers of a DataLoader, and other forks of multiprocessing, begin with copies of the engine's
+connections and signal handlers, and so would hide the engine's end. They drop those copies, and end
+with their parent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from IPython.core.autocall import IPyAutocall
 _PR_SET_PDEATHSIG = 1
 
 _INSTEAD = (
-    "would not end the cell but this rank, and its variables would be lost. To end a cell early, "
-    "raise an error; in a cell without %%px, cluster.stop() ends all ranks and cluster.restart() "
-    "starts fresh ones."
+    "would end this rank, not the cell, and lose its variables. To end a cell early, raise an "
+    "error; in a cell without %%px, cluster.stop() ends all ranks and cluster.restart() starts "
+    "fresh ones."
 )
 
 

@@ -53,7 +53,7 @@ class RankFailure:
     """What one rank raised.
 
     Attributes:
-        rank: who raised it.
+        rank: the rank that raised it.
         ename: class name of the exception, e.g. ``"ValueError"``.
         evalue: its message.
         traceback: the formatted traceback, possibly with ANSI colours.
@@ -158,7 +158,7 @@ class HangError(RemoteCellError):
 
     Attributes:
         report: what every rank was doing, a :class:`~torch_mpi4py.board.hang_report.HangReport`.
-        reason: whose time was over.
+        reason: which limit or deadline passed.
         stuck: ranks that could not be freed.
         advice: what to do now.
     """

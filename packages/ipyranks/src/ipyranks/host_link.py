@@ -132,7 +132,7 @@ class HostLink:
                 self._why(what, "the checkout and its .venv must have the same path on every host")
             )
         by_hand = to_try(self._reach(self.host, ["true"]))
-        raise HostError(self._why("cannot be used", f"this has to work:  {by_hand}"))
+        raise HostError(self._why("cannot be used", f"this command must succeed:  {by_hand}"))
 
     def _why(self, what: str, advice: str) -> str:
         lines = tail(self._directory.logs / f"agent-{self.host}.log", 5)
@@ -214,7 +214,9 @@ class HostLink:
         if self._process.returncode is None:
             cut_off = self._is_silent()
             self._process.kill()
-        if not gone and not cut_off:  # else its lease is over, and all there ends by itself
+        if (
+            not gone and not cut_off
+        ):  # otherwise its lease ends, and the ranks on it end by themselves
             await self.sweep()
 
     async def sweep(self) -> None:

@@ -24,9 +24,9 @@ _ADVICE = (
     "lines"
 )
 _SSH_ARGUMENTS = "PRTE_MCA_plm_ssh_args"
-# What our connections depend on, whatever stands in somebody's ~/.ssh/config: ssh takes the first
-# value that it finds, and the command line comes first. How a host is reached (user, port, keys,
-# jumps, a connection that is open already) is for that file to say.
+# What our connections depend on, whatever a user's ~/.ssh/config says: ssh uses the first value
+# that it finds, and the command line comes first. How to reach a host (user, port, keys, jumps, a
+# connection that is already open) is left to that file.
 _BY_HAND = "-oBatchMode=yes"  # never ask for a password
 _SSH_OPTIONS = (
     "-oIgnoreUnknown=*",  # older versions do not know all of these
@@ -45,8 +45,8 @@ _SSH_OPTIONS = (
     # after 15 minutes of silence.)
     "-oServerAliveInterval=0",
     "-oChannelTimeout=none",
-    # Whoever else uses it would end with it, or keep it open: one that is there is used, but none
-    # is offered.
+    # Other users of our connection would end with it, or keep it open. So an existing connection is
+    # used, but ours is not offered.
     "-oControlMaster=no",
     # A port that is in use would be the end of it, and X11 costs time.
     "-oClearAllForwardings=yes",

@@ -67,7 +67,7 @@ _STAGES = {
     "started MPI": "have MPI",
     "registered": "are registered",
 }
-_TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
+_TELL_FOR_S = 2.0  # once all ranks have ended: which have died, to kernels that wait for their cell
 
 
 @dataclass
@@ -251,9 +251,9 @@ class Keeper:
             if differs := differences(ours, hello["versions"]):
                 raise HostError(
                     f"{host} has {', '.join(differs)}: every host needs the same; "
-                    "install it there, with the course by make setup"
+                    "install that version there (the course does it by make setup)"
                 )
-            # srun hands on our variables: the connection of whoever has come to this host by ssh.
+            # srun passes on our variables: this is the connection of a user who came here by ssh.
             connection = "" if by_slurm else hello["connection"]
             if not asked:
                 addresses[host] = address_towards(host, connection, here)
@@ -366,7 +366,7 @@ class Keeper:
         return f"waiting for ranks {list(missing)}, which got as far as: {far}"
 
     def _step(self) -> str:
-        """What the start has got done, for whoever waits: ``2 of 4 ranks have torch``."""
+        """How far the start has got, for a waiting kernel: ``2 of 4 ranks have torch``."""
         stages, order = [*self._missing().values()], list(_STAGES)
         behind = min(map(order.index, stages), default=len(order) - 2)
         done = self.n - sum(order.index(stage) <= behind for stage in stages)

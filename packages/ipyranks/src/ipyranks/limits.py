@@ -31,7 +31,7 @@ class Limit:
     """How long a cell may take.
 
     Attributes:
-        seconds: so long; infinite for no limit.
+        seconds: the limit; infinite for none.
         without_progress: count from the latest sign of progress (something printed, a call of
             communication ended) instead of from the start.
     """
@@ -98,7 +98,7 @@ class Watch:
             self._printed, self._printed_at = printed, now
 
     def leave_out(self, seconds: float, now: float) -> None:
-        """Take time out of account in which somebody looked at ranks that stood at breakpoints."""
+        """Leave out the time in which a user looked at ranks that stopped at breakpoints."""
         self._left_out += seconds
         self._printed_at = now
 
@@ -108,11 +108,11 @@ class Watch:
 
     @property
     def soonest(self) -> float:
-        """When the limit has passed at the soonest."""
+        """When the limit will have passed at the earliest."""
         return self.began + self._left_out + self._limit.seconds
 
     def over_at(self, views: Views, late: Collection[int]) -> float:
-        """When the limit will have passed, as far as can be told now."""
+        """When the limit will have passed, as far as is known now."""
         # What ranks that compute waited for a core in a crowd does not count.
         excused = min(
             self.looked_at_cores - self.began - self._own.seconds,

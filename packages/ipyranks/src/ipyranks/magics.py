@@ -39,8 +39,8 @@ _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 class RankMagics(ParallelMagics):
     """ipyparallel's magics, on the :class:`~ipyranks.Cluster` of the moment.
 
-    They are registered once: what ``%pxconfig`` says of streaming, progress and signals outlives
-    a shrink, a restart, and the cluster.
+    They are registered once, so the settings of ``%pxconfig`` for streaming, progress and signals
+    survive a shrink, a restart, and the cluster.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -62,10 +62,10 @@ class RankMagics(ParallelMagics):
     @magic_arguments()
     @exec_args
     @output_args
-    @argument("--local", action="store_true", help="run the cell in the notebook, too")
+    @argument("--local", action="store_true", help="run the cell in the notebook as well")
     @argument(
         "--limit",
-        help="end the cell after so many seconds (60 by default, ``cluster.limit``), with a "
+        help="end the cell after this many seconds (60 by default, ``cluster.limit``), with a "
         "report of what every rank was doing; ``60+`` counts only time without progress, "
         "``none`` is no limit",
     )
@@ -263,7 +263,7 @@ def require_first_line(lines: list[str]) -> list[str]:
     """Return a cell's lines as they are.
 
     Raises:
-        ClusterError: if a cell magic stands where IPython would take it for a line magic.
+        ClusterError: if a cell magic is where IPython would treat it as a line magic.
     """
     if lines and lines[0].startswith("%%"):
         return lines  # below the magic anything may stand

@@ -49,7 +49,7 @@ class CellOutput:
         """All lines on ``stream`` ("stdout" or "stderr"), in rank order.
 
         Args:
-            last: if given, only so many lines of each rank, and how many were left out.
+            last: if given, only this many lines of each rank, and how many were left out.
         """
         return "".join(self._text_of(rank, record[stream], last) for rank, record in self._records)
 

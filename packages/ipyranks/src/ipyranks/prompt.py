@@ -35,11 +35,11 @@ _LOOK_EVERY_S = 0.02
 _STOPS_WITHIN_S = 3.0  # the other ranks may stop as well, or this one come back from its line
 _WAITS_AFTER_S = 0.3  # in one call of communication: it does not come back by itself
 _HELP = """\
-rank 2    go to rank 2, which stands at a breakpoint, too
+rank 2    go to rank 2, if it stands at a breakpoint
 ranks     show where all ranks are
 all n     give a command to all ranks that stand at a breakpoint, here `n`
 q         leave, which ends the cell on all ranks
-c         go on on this rank; n, s, r: to the next line, into a call, to its return
+c         continue this rank; n, s, r: to the next line, into a call, to its return
 """
 
 
@@ -80,28 +80,28 @@ class PostMortemPrompt(cmd.Cmd):
         """
         if self._cluster.busy([self._rank]):
             raise ClusterError(
-                f"rank {self._rank} runs a cell: cluster.where(stacks=True) shows where it is, "
+                f"rank {self._rank} is running a cell: cluster.where(stacks=True) shows where, "
                 "cluster.interrupt() ends it"
             )
         found = self._call(post_mortem.begin)
         if found is None:
             raise ClusterError(
-                f"there is nothing to look into on rank {self._rank}: no line of its cells has "
-                "raised an error, or its latest error is one of syntax"
+                f"rank {self._rank} has no error to look into: none of its cells has raised one, "
+                "or its latest error is a syntax error"
             )
         title, place = found
         try:
             self.cmdloop(f"rank {self._rank} raised {title}\n{place}")
         except StdinNotImplementedError:
             raise ClusterError(
-                "%pxdebug asks for commands, but what executes this notebook gives no input: open "
-                "it in JupyterLab or Jupyter Notebook, or print what you want to know in a %%px "
-                "cell"
+                "%pxdebug cannot ask for commands: the program that executes this notebook gives "
+                "no input. Open it in JupyterLab or Jupyter Notebook, or print what you want to "
+                "know in a %%px cell"
             ) from None
         except KeyboardInterrupt as interrupt:
             if hasattr(interrupt, "_render_traceback_"):
                 raise
-            raise interruption("the prompt has ended; the ranks are as they were") from None
+            raise interruption("the prompt was closed; the ranks are unchanged") from None
         finally:
             with contextlib.suppress(ClusterError):  # it has died
                 self._engine.apply_async(post_mortem.leave)

@@ -222,7 +222,7 @@ def condition() -> Condition:
 
 
 def note_told(names: list[str]) -> None:
-    """Remember that the user knows of these losses, also where they show only later."""
+    """Remember that the user knows of these losses, even if they only show later."""
     import torch.distributed as dist
 
     default = dist.group.WORLD if dist.is_initialized() else None

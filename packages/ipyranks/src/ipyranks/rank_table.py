@@ -1,12 +1,12 @@
-"""Who is who in a cluster: one table of ranks, engines, processes and hosts.
+"""One table of a cluster's ranks, engines, processes and hosts.
 
-A rank is what MPI calls it now. Its engine keeps one number for life: its rank at the start of
-MPI, which is also its number in ipyparallel, with the keeper, and in the names of its files. The
-two differ once a rank has died and the others got new numbers. Only this table translates between
+A rank is MPI's current number. Its engine keeps one number for life: its rank at the start of MPI,
+which is also its number in ipyparallel, with the keeper, and in the names of its files. The two
+differ once a rank has died and the others have new numbers. Only this table translates between
 them.
 
-As text, what differs from run to run (process id and host) stands in the last columns, so that a
-comparison of outputs can cut it off with one pattern: ``\\d+  \\S+$``.
+In the text, the columns that differ from run to run (process id and host) are the last ones, so
+that a comparison of outputs can cut them off with one pattern: ``\\d+  \\S+$``.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def unfinished(result: Any) -> list[int]:
 def free(cluster: Connection, result: Any, signum: int = signal.SIGINT) -> list[int]:
     """Get all ranks out of a cell; return those that can't be freed.
 
-    One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
-    as long as the others.
+    A rank whose heartbeat has stopped, in C code that holds the interpreter's lock, is waited for
+    less long than the others.
     """
     signalled: dict[int, float] = {}
     began = time.perf_counter()
@@ -121,7 +121,7 @@ class Recovery:
         return sorted({*cluster.busy(ranks), *not_begun})
 
     def note_stuck(self, ranks: list[int], result: Any = None) -> str:
-        """Remember ranks that could not be freed; return what can be done about them.
+        """Remember ranks that could not be freed; return what to do about them.
 
         Args:
             ranks: these ranks.
@@ -251,7 +251,7 @@ class Recovery:
                 with button.listening():
                     dead = self._dead_to_leave_out(timeout_s)
                 if not dead:
-                    print(f"{count(cluster.n)} live: there is nothing to shrink")
+                    print(f"{count(cluster.n)} alive: there is nothing to shrink")
                     return
                 survivors = [rank for rank in cluster.ids if rank not in dead]
                 members = cluster.who.engines_of(survivors)
@@ -281,7 +281,7 @@ class Recovery:
             raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
         if dead and not cluster.survives_deaths:
             raise ClusterError(
-                f"{rank_list(dead)} died, and {cluster.mpi} cannot go on with the others; "
+                f"{rank_list(dead)} died, and {cluster.mpi} cannot continue with the others; "
                 "cluster.restart() starts fresh ranks"
             )
         if dead and self._under_way is not None:
@@ -299,9 +299,9 @@ class Recovery:
             self._cluster.status()
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
-                    "cluster.where() shows what they do, cluster.kill(RANK) ends one, and then "
-                    "cluster.shrink() goes on"
+                    f"not all of {rank_list(survivors)} joined the shrink within {timeout_s:g} s; "
+                    "cluster.where() shows what they are doing, cluster.kill(RANK) ends one; then "
+                    "call cluster.shrink() again"
                 )
 
     # ---- fresh ranks, and those of a kernel before -----------------------------------------
@@ -402,10 +402,10 @@ def _require_success(asked: Any, survivors: list[int]) -> None:
     ]
     died = [rank for rank, failure in failed if getattr(failure, "ename", "") == DIED]
     if died:
-        raise ClusterError(f"{rank_list(died)} died meanwhile; call cluster.shrink() again")
+        raise ClusterError(f"{rank_list(died)} died during the shrink; call cluster.shrink() again")
     if failed:
         rank, failure = failed[0]
         raise ClusterError(
-            f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
+            f"the shrink failed; rank {rank} reports {failure}. Call cluster.shrink() once more; "
             "if it fails again, only cluster.restart() helps"
         )

@@ -1,4 +1,4 @@
-"""Has ipyparallel's controller know that an engine has ended."""
+"""Tells ipyparallel's controller that an engine has ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .runtime_dir import RuntimeDir
 
 
 def unregister(directory: RuntimeDir, rank: int) -> None:
-    """Tell the controller that an engine has ended, so that nobody waits for its results.
+    """Tell the controller that an engine has ended, so that no client waits for its results.
 
     This is what ipyparallel's nanny processes do, one beside each engine; the keeper does it
     for all of them.

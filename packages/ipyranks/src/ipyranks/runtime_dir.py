@@ -2,7 +2,7 @@
 
 Each cluster has a directory of its own (socket, logs, keys) and, on Linux, one under /dev/shm
 for the shared memory of its ranks. Its processes know it by a variable of their environment.
-Whoever finds such a directory without a living keeper may sweep it, processes and all.
+Any process that finds such a directory without a living keeper may remove it and its processes.
 Nothing heavy is imported here: the keeper needs it first.
 """
 

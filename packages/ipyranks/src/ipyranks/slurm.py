@@ -216,7 +216,7 @@ async def _rest(stream: asyncio.StreamReader, said: list[str]) -> None:
 def _reason(said: Sequence[str]) -> str:
     """The errors among what salloc has said."""
     errors = [line.partition("error: ")[2] for line in said if "error: " in line]
-    return "; ".join(dict.fromkeys(errors)) or " ".join(said) or "salloc said nothing"
+    return "; ".join(dict.fromkeys(errors)) or " ".join(said) or "salloc printed no reason"
 
 
 async def _answer(*command: str) -> str:

@@ -29,7 +29,7 @@ _WITHIN_S = 2.0  # a few ms, where there is a core for the rank
 _IS_WHOLE_AFTER_S = 0.1
 _TRIES = 3
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
-_asking = threading.Lock()  # one at a time: whoever asks empties the rank's file
+_asking = threading.Lock()  # one at a time: asking empties the rank's file
 
 
 def answer(directory: Path, rank: int, shell: Any) -> None:
@@ -42,7 +42,7 @@ def answer(directory: Path, rank: int, shell: Any) -> None:
     """
     cells = open(directory / f"cells-{rank}", "a", buffering=1)  # noqa: SIM115
     known: dict[str, int] = {}
-    # Whoever asks for the stack empties the file first.
+    # The process that asks for the stack empties the file first.
     stack = os.open(directory / f"stack-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(SIGNAL, file=stack, all_threads=False)
     cache = shell.compile.cache

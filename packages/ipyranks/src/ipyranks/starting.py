@@ -1,6 +1,6 @@
 """``start_cluster`` gives a notebook its cluster: a fresh one, or the one it had.
 
-A cluster is found again after a restart of the kernel, and ended when nobody needs it any more.
+A cluster is found again after a restart of the kernel, and ended when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def start_cluster(
 ) -> Cluster:
     """Start ``n`` MPI engines, print who they are, and make ``%%px`` run cells on them.
 
-    If this notebook already has a cluster of ``n`` ranks, also from before a restart of its
-    kernel, that one is used, with its variables. Every rank offers the names ``rank``,
+    If this notebook already has a cluster of ``n`` ranks, even from before a restart of its
+    kernel, that one is used, with its variables. Every rank has the names ``rank``,
     ``world_size``, ``comm`` (an MPI communicator of all ranks), ``device``, ``torch``,
     ``dist`` (``torch.distributed``) and ``np``.
 
     The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
     seconds after its kernel was restarted or died without coming back for it.
 
-    Where neither ``hosts`` nor ``slurm`` is given, ``IPYRANKS_CLUSTER`` may name one of them for
+    If neither ``hosts`` nor ``slurm`` is given, ``IPYRANKS_CLUSTER`` may name one of them for
     all notebooks: ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or
-    ``local`` for this machine. Otherwise a notebook inside of a job of Slurm uses the nodes of
-    that job, and any other one this machine.
+    ``local`` for this machine. Otherwise a notebook in a Slurm job uses the nodes of that job,
+    and any other notebook this machine.
 
     Args:
         n: number of ranks; more than there are cores is fine.
@@ -67,8 +67,8 @@ def start_cluster(
             is shown, and can be stopped.
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed. By default a minute plus two seconds for
-            each rank, not counting what its processes wait for a core: where a room of people
-            shares a machine, ten minutes at most. A start that takes long says how far it is.
+            each rank, not counting the time in which its processes wait for a core (if many
+            people share a machine), but ten minutes at most. A slow start shows its progress.
         grace: seconds in which a restarted kernel can come back for its cluster.
 
     Raises:
@@ -170,7 +170,7 @@ def checked(n: Any, hosts: dict[str, int] | None = None) -> int:
 
 
 def most_ranks() -> int:
-    """How many ranks this machine can hold: a matter of memory, within reason of its cores."""
+    """How many ranks this machine can hold, by its memory and, generously, its cores."""
     by_memory = psutil.virtual_memory().total // _MEMORY_PER_RANK
     return max(4, min(by_memory, 32 * (os.cpu_count() or 1)))
 

@@ -21,12 +21,12 @@ _AFTERWARDS_S = 1.0  # until the notebook has shown the report
 
 
 class StopButton:
-    """Takes the presses of the stop button while a cell runs on the ranks.
+    """Handles presses of the stop button while a cell runs on the ranks.
 
-    As a context manager around all that belongs to the cell. A press inside of
-    :meth:`listening` raises KeyboardInterrupt there. Elsewhere it is only counted: before, it is
-    raised as soon as anybody listens; afterwards it is too late. Presses get through again after
-    15 s, so that nothing can make a notebook deaf.
+    Use it as a context manager around everything that belongs to the cell. A press inside
+    :meth:`listening` raises KeyboardInterrupt there. Elsewhere it is only counted: an earlier one
+    is raised as soon as the notebook listens, a later one comes too late. Presses get through again
+    after 15 s, so that nothing can make a notebook deaf.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Shortens the traceback of an error on a rank, so that it appears at once and in few lines.
 
-IPython shows the source around every frame. Of the frames inside of torch that takes a second,
-of the thousand calls of an endless recursion a minute where ranks share cores.
+IPython shows the source around every frame. For the frames inside torch this takes a second, and
+for the thousand calls of an endless recursion a minute if ranks share cores.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ Installing this package, or importing it, registers backend ``"mpi4py"`` and ren
 
 Start the program with ``mpiexec -n 4 python program.py``. For plain MPI, :func:`world` gives
 an mpi4py communicator whose calls have a deadline. After the death of a rank, :func:`shrink`
-on the others lets them go on.
+lets the others continue.
 
-Importing this package neither imports torch nor starts MPI, so that a program which only starts
-or watches ranks may use its :mod:`.launch`, :mod:`.event_board` and :mod:`.diagnosis`. The first
+Importing this package neither imports torch nor starts MPI, so a program that only starts or
+watches ranks may use its :mod:`.launch`, :mod:`.event_board` and :mod:`.diagnosis`. The first
 use of a name below, or of the backend, does both.
 """
 

@@ -2,8 +2,8 @@
 
 # ruff: noqa: F401
 
-# Now, before there is a group: its functions keep the default group of the moment of its import
-# as their default argument, for ever. Making an optimizer would import it too.
+# Import it before there is a group: its functions keep the default group that exists at their
+# import as a default argument, permanently. Making an optimizer would import it too.
 import torch.distributed.nn.functional
 
 from .comm.guarded_comm import GuardedComm, library, renew_world, world

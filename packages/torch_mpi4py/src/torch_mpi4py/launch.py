@@ -1,8 +1,8 @@
 """The command line and the environment variables that start MPI ranks.
 
-:func:`mpiexec` and :func:`environment` settle what running as root, on more ranks than cores, or
-from a path with a space needs. Nothing of ours is imported here, nor mpi4py nor torch, so that a
-notebook kernel or a test can start ranks without becoming one.
+:func:`mpiexec` and :func:`environment` provide the settings needed to run as root, with more ranks
+than cores, or from a path with a space. This module imports neither mpi4py nor torch nor other
+modules of ours, so that a notebook kernel or a test can start ranks without becoming one.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class NoMPIError(RuntimeError):
 def find_mpiexec() -> Path:
     """Return the ``mpiexec`` to use.
 
-    ``TORCH_MPI4PY_MPIEXEC`` wins, then the one that belongs to the library which
-    ``MPI4PY_LIBMPI`` names, then the one beside the running Python (where the MPI wheels put it),
-    then the first on ``PATH``.
+    It is the one in ``TORCH_MPI4PY_MPIEXEC``, or else the one that belongs to the library in
+    ``MPI4PY_LIBMPI``, or else the one beside the running Python (where the MPI wheels put it), or
+    else the first on ``PATH``.
 
     Raises:
         NoMPIError: if there is none.
@@ -220,10 +220,10 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
         n: number of ranks, at least 1.
         argv: program and arguments, e.g. ``sys.executable, "script.py"``.
         ulfm: ask Open MPI for fault tolerance, so that stuck ranks can be freed and the
-            death of one rank does not end the others. Open MPI 4 and other MPIs have no such
+            death of one rank does not end the others. Open MPI 4 and other MPIs lack this
             switch.
 
-    What killed runs of Open MPI have left is removed, see :func:`remove_dead_sessions`.
+    Files left by killed runs of Open MPI are removed; see :func:`remove_dead_sessions`.
 
     Raises:
         ValueError: if ``n`` is not a positive whole number.
@@ -241,14 +241,14 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
 def off_the_network(variables: Mapping[str, str]) -> dict[str, str]:
     """Return what keeps a rank off the network if all ranks of its run are on one host.
 
-    They talk through shared memory then, but Open MPI opens a port of every rank on all networks
-    as well, which asks nobody for a key, and looks for fast networks (ofi) for a second. A process
-    that was started without a launcher is alone and needs no shared memory either; Open MPI 5.0.11
-    would leave its 16 MiB behind.
+    They then communicate through shared memory, but by default Open MPI also opens a port for every
+    rank on all networks, without a key, and looks for fast networks (ofi) for a second. A process
+    started without a launcher is alone and needs no shared memory either; Open MPI 5.0.11 would
+    leave its 16 MiB behind.
 
     Args:
-        variables: those of the rank, as Open MPI's launcher has set them. They hold for this
-            process only: programs that it starts may have other ranks beside them.
+        variables: those of the rank, as set by Open MPI's launcher. The result is for this
+            process only: programs that it starts may be ranks of another run.
     """
     if not any(name in variables for name in _LAUNCHED):
         return {"OMPI_MCA_btl": "^sm,tcp,ofi"}
@@ -258,18 +258,18 @@ def off_the_network(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY) -> dict[str, str]:
-    """Return what has Open MPI keep its shared memory in a folder of this run, which is made.
+    """Make a folder for Open MPI's shared memory in this run, and return the settings for it.
 
-    Its own names for it have 16 bits that depend on the run. Two runs of a user at a time that
-    share them, one pair in 65,536, share their memory, and ranks of both crash, mostly by a jump to
-    nowhere in ``mca_btl_sm_frag_complete`` (open-mpi/ompi#13783; the cause was found in
-    cp2k/cp2k#5854; 3 of 3 runs whose names were made to agree). The last rank to leave removes the
-    folder; :func:`remove_dead_sessions` removes those of killed runs whose launcher was on this
-    host, and the next run with ranks here those of other hosts.
+    Only 16 bits of Open MPI's own names depend on the run. Two simultaneous runs of a user that
+    agree in them, one pair in 65,536, share their memory, and ranks of both crash, mostly with a
+    jump to a wild address in ``mca_btl_sm_frag_complete`` (open-mpi/ompi#13783; the cause was found
+    in cp2k/cp2k#5854; 3 of 3 runs whose names were made to agree). The last rank to leave removes
+    the folder. :func:`remove_dead_sessions` removes those of killed runs whose launcher was on this
+    host; the next run with ranks here removes those of other hosts.
 
     Args:
-        variables: those of the rank, as its launcher has set them. Empty is returned if there is
-            no launcher that gives the run a name (PMIx), or a folder is given already.
+        variables: those of the rank, as set by its launcher. The result is empty if no launcher
+            gives the run a name (PMIx), or if a folder is already set.
         folder: where shared memory is.
     """
     run = variables.get("PMIX_NAMESPACE")
@@ -318,15 +318,15 @@ def _remove_where_all_have_ended(folder: Path, own: Path) -> None:
 
 
 def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARED_MEMORY) -> None:
-    """Remove what Open MPI's launchers have left of this user's runs that were killed.
+    """Remove the files that Open MPI's launchers left in this user's killed runs.
 
-    Open MPI 5.0.11 keeps a file in ``ompi.PID``, under the folder for temporary files, and a
-    later launcher that happens to get the same process id takes it for somebody's who lives. It
-    gives up: "The PMIx server's listener thread failed to start" (once in some 300 starts, after a
-    day of killed runs).
+    Open MPI 5.0.11 keeps a file in ``ompi.PID``, under the folder for temporary files. A later
+    launcher that happens to get the same process id assumes that its owner is alive, and gives up:
+    "The PMIx server's listener thread failed to start" (once in some 300 starts, after a day of
+    killed runs).
 
     Args:
-        folder: where they keep their files, the system's folder for temporary files if None.
+        folder: where they keep their files; None for the system's temporary folder.
         shared_memory: where their ranks keep theirs.
     """
     folder = Path(tempfile.gettempdir()) if folder is None else folder

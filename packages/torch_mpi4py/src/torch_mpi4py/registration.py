@@ -23,7 +23,7 @@ _registered = False
 
 
 def autoload() -> None:
-    """Register from inside of ``import torch``, which must not fail because of this package."""
+    """Register inside ``import torch``, which must not fail because of this package."""
     try:
         register()
     except Exception as error:
@@ -63,8 +63,8 @@ def _leave_out_torchcomms(c10d: Any) -> None:
         if backend == "mpi4py":
             raise RuntimeError(
                 "TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 (or torch.distributed.config.use_torchcomms) "
-                "has this PyTorch ask the package torchcomms for every backend, and mpi4py is none "
-                "of its own: unset the variable, or update PyTorch to 2.14"
+                "makes this PyTorch ask the package torchcomms for every backend, and torchcomms "
+                "does not have mpi4py: unset the variable, or update PyTorch to 2.14"
             )
         return new_comm(backend, *arguments, **options)
 

@@ -1,7 +1,7 @@
-"""From what every rank was doing to one sentence that names the bug.
+"""Derives one sentence that names the bug from what every rank was doing.
 
-A pure function of :mod:`.rank_states`. Each bug has a function of its own; the most certain
-ones are asked first.
+It is a pure function of :mod:`.rank_states`. Each bug has its own function; the most certain ones
+are tried first.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _missing_partner(world: World, waits: Waits) -> str:
 
 
 def _not_begun(world: World, waits: Waits) -> str:
-    """A rank that is needed runs nothing yet: what it will do in the cell, nobody knows."""
+    """A rank that is needed runs nothing yet: what it will do in the cell is not known."""
     for rank, op in waits.items():
         if op.collective:
             alike = _collectives_by_group(waits)[op.group]

@@ -1,10 +1,11 @@
 """The event board: a file in which a rank writes what it does, for others to read at any time.
 
-It is mapped into memory and has a ring of records of one size, one for each operation, a region
-of strings, and three notes: on who writes it, where it is in its program, and why it has given a
-group up. A reader needs nothing from the writer, so it also reads the board of a rank that is
-stuck in C, stopped or dead. Standard library only: a notebook kernel reads boards without becoming
-a rank. Writing down an operation takes half a microsecond, never blocks and never fails.
+It is mapped into memory and has a ring of fixed-size records, one for each operation, a region of
+strings, and three notes: which process writes it, where that is in its program, and why it has
+given a group up. A reader needs nothing from the writer, so it can also read the board of a rank
+that is stuck in C, stopped or dead. It uses only the standard library, so a notebook kernel can
+read boards without becoming a rank. Recording an operation takes half a microsecond, never blocks
+and never fails.
 """
 
 from __future__ import annotations
@@ -97,11 +98,11 @@ class Event(NamedTuple):
         start: seconds of ``time.perf_counter()``.
         end: the same, None while it is open.
         site: the line of the caller: "cell 7, line 3" or "program.py:12".
-        outcome: "" while open, "ok", "dropped" (nobody waited), or the error's class name.
-        waiting: whether the program stands still for it; None for a section.
+        outcome: "" while open, "ok", "dropped" (never waited for), or the error's class name.
+        waiting: whether the program is blocked by it; None for a section.
         ranks: world ranks of the group, in the group's order.
-        waited_from: when the program first stood still for it: at its start if it blocks, later
-            or never (None) if it does not.
+        waited_from: when the program was first blocked by it: at its start if it is a blocking
+            call, otherwise later or never (None).
     """
 
     number: int
@@ -198,19 +199,19 @@ class Position(NamedTuple):
 
     Attributes:
         time: when that was.
-        cpu: seconds for which the main thread had run on a core, 0 if nobody knows.
+        cpu: seconds for which the main thread had run on a core, 0 if unknown.
         site: line of the program in which the main thread was.
         cell: number of the latest cell, 0 outside of notebooks and where cells are not counted.
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
         began: when the latest cell or the program began, 0 if none has.
-        renewed: when communication was last made anew; what was open before is over.
-        lost: what the latest cell has lost, in flags of whoever runs cells.
+        renewed: when communication was last renewed; what was open before is over.
+        lost: what the latest cell has lost, in flags defined by the program that runs cells.
         notebook: whether the process runs cells, so that it does not end by itself.
         run: which run of a cell the latest is, the same on all ranks that were asked for it
-            together; empty where nobody says.
-        at_breakpoint: whether the main thread stands at a breakpoint, and somebody may look
-            into it.
+            together; empty if not known.
+        at_breakpoint: whether the main thread is stopped at a breakpoint, where a user may
+            look into it.
     """
 
     time: float
@@ -336,7 +337,7 @@ class Board:
         return None if note is None else Verdict(*note)
 
     def _note(self, begin: int) -> list[Any] | None:
-        """Return what a note says, None if nobody has written it, or it stays half written."""
+        """Return the contents of a note, None if it was not written, or only half."""
         for _ in range(_NOTE_TRIES):
             number, length = NOTE.unpack_from(self._memory, begin)
             if number == 0:
@@ -374,7 +375,7 @@ class Board:
         return sorted(self._event(fields, texts) for fields in whole if fields[0] == fields[-1] > 0)
 
     def _forget_replaced_strings(self) -> bool:
-        """Forget what was read if places have got other strings since; return whether so."""
+        """Forget what was read if any string was replaced since; return whether one was."""
         generation = board_strings.generation(self._memory, STRINGS_AT)
         if generation == self._generation:
             return False
@@ -421,7 +422,7 @@ class BoardWriter:
         enabled: whether operations are recorded.
         latest_number: that of the latest event, roughly: any thread writes it.
         listeners: called with each event when it ends, by the thread on which it does; for
-            whoever must not miss one when the ring turns over.
+            readers that must not miss one when the ring buffer wraps round.
         reader: reads this board in its own process.
         arrivals: the words by which its ranks meet others, each of 64 bits.
         bell: the words by which others wake it, and that they may write.
@@ -567,9 +568,9 @@ class BoardWriter:
         outcome: str = "ok",
         when: float = 0.0,
     ) -> None:
-        """Write that an operation has ended, now or at ``when``, by ``error`` if there is one.
+        """Write that an operation has ended, now or at ``when``, with ``error`` if there is one.
 
-        What has ended already stays as it is.
+        An operation that has already ended is not changed.
         """
         if token is None:
             return
@@ -589,7 +590,7 @@ class BoardWriter:
                     listener(event)
 
     def drop(self, token: Token | None) -> None:
-        """Write that nobody can wait for an operation any more, if it is open."""
+        """Write that an operation can no longer be waited for, if it is open."""
         self.end(token, outcome="dropped")
 
     def is_open(self, token: Token | None) -> bool:
@@ -606,7 +607,7 @@ class BoardWriter:
         ]
 
     def restart(self, token: Token | None, start: float) -> None:
-        """Write when an operation that was queued began in truth."""
+        """Write when a queued operation really began."""
         if token is not None and self.is_open(token):
             START.pack_into(self._memory, token[1] + START_AT, start)
 
@@ -616,7 +617,7 @@ class BoardWriter:
             ARRIVED.pack_into(self._memory, token[1] + PEER_AT, peer, ANY, tag, size)
 
     def waits(self, token: Token | None, waiting: bool) -> None:
-        """Write whether the program stands still for an open operation."""
+        """Write whether the program is blocked by an open operation."""
         if token is not None and self.is_open(token):
             self._memory[token[1] + WAITING_AT] = waiting
             first = token[1] + WAITED_FROM_AT
@@ -635,7 +636,7 @@ class BoardWriter:
         return verdict
 
     def _write_note(self, begin: int, fields: list[Any] | tuple[Any, ...]) -> None:
-        # In one go: whoever is stopped in the middle leaves it unreadable.
+        # In one write: a process stopped in the middle would leave it unreadable.
         number = NUMBER.pack(next(self._serial))
         text = json.dumps(fields, ensure_ascii=False).encode(errors="replace")
         note = number + len(text).to_bytes(4, "little") + text + number

@@ -66,7 +66,7 @@ class RankState:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> RankState:
-        """Make one again of what ``dataclasses.asdict`` has made of it, also by way of JSON."""
+        """Rebuild one from the result of ``dataclasses.asdict``, even if it went through JSON."""
         calls = {}
         for name in ("operations", "past"):
             events = map(Event._make, fields[name])

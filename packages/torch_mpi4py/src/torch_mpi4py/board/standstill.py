@@ -1,8 +1,8 @@
-"""Time stands still for deadlines while somebody looks at a rank that stopped at a breakpoint.
+"""Time stands still for deadlines while a user looks at a rank that stopped at a breakpoint.
 
-That is the case for some seconds after each :func:`renew`, by a file beside the event boards of a
-host: by whoever holds the rank, and on each host. So nothing has to be taken back, also if
-that process dies. Only ranks behind a notebook have such a folder.
+Each :func:`renew` stops it for some seconds, through a file beside the event boards of a host. The
+process that holds the rank renews it, on each host. So nothing has to be undone, even if that
+process dies. Only ranks behind a notebook have such a folder.
 """
 
 from __future__ import annotations

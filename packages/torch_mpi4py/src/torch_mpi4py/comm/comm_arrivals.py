@@ -89,7 +89,7 @@ class CommArrivals(Slot):
     def stopped(self, what: str) -> RevokedError:
         """Return the error for a call that is not made because an earlier meeting failed."""
         return RevokedError(
-            f"{what}: not run, because a collective of this communicator failed before. "
+            f"{what}: not run, because an earlier collective of this communicator failed. "
             f"{advice.START_AGAIN}"
         )
 

@@ -1,4 +1,4 @@
-"""A communicator for lessons that raises errors and never blocks for ever.
+"""A communicator for lessons that raises errors and never blocks indefinitely.
 
 :func:`world` hands out a duplicate of the world of living ranks whose blocking methods are guarded:
 they keep mpi4py's names and arguments, and each has a deadline.

@@ -144,7 +144,9 @@ class RequestWithDeadline(_Base):
 
     def _require_not_given_up(self, what: str) -> None:
         if self._was_given_up:  # a cancelled receive would seem to have ended
-            raise RevokedError(f"{what}: it was given up before. {advice.START_AGAIN}")
+            raise RevokedError(
+                f"{what}: this operation was abandoned earlier. {advice.START_AGAIN}"
+            )
 
     def _end(self, status: MPI.Status) -> None:
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED

@@ -37,8 +37,8 @@ def keep_freed_memory(variables: Mapping[str, str] = os.environ) -> bool:
     1,660 and 1,637 MiB.
 
     Args:
-        variables: ``TORCH_MPI4PY_KEEP_FREED_MEMORY=0`` switches it off; what the user has told
-            glibc (``MALLOC_TRIM_THRESHOLD_`` and the like, or ``GLIBC_TUNABLES``) is left alone.
+        variables: ``TORCH_MPI4PY_KEEP_FREED_MEMORY=0`` switches it off; the user's own
+            settings of glibc (such as ``MALLOC_TRIM_THRESHOLD_``, or ``GLIBC_TUNABLES``) stay.
 
     Returns:
         Whether it was done; False where the C library is not glibc.

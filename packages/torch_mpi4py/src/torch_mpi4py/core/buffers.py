@@ -63,8 +63,8 @@ def require_own_memory(tensor: torch.Tensor) -> None:
         return
     if any(step == 0 < n - 1 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} whose elements share memory, as expand() "
-            "makes it, cannot take in a result; pass tensor.clone()"
+            f"a tensor of shape {tuple(tensor.shape)} whose elements share memory (expand() "
+            "makes such tensors) cannot hold a result; pass tensor.clone()"
         )
 
 
@@ -320,6 +320,6 @@ def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def undelivered(error: Exception) -> DeliveryError:
     """Return what to raise for an error met after MPI has done its part, on all ranks."""
     return DeliveryError(
-        "the operation went well, but its result could not be written to this rank's tensor: "
+        "the operation succeeded, but its result could not be written to this rank's tensor: "
         f"{type(error).__name__}: {error}. The group is still usable."
     )

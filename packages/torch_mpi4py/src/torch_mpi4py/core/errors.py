@@ -14,7 +14,7 @@ class CommunicationError(DistBackendError):
     """Base of all errors that the backend raises about communication."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the caller's own lines, not what went on inside of them."""
+        """What a notebook shows: the caller's own lines, not what went on inside them."""
         get_ipython = sys.modules["IPython"].get_ipython
 
         ending = _up_to_the_caller(self.__traceback__)
@@ -64,7 +64,7 @@ class MismatchError(CommunicationError):
 
 
 class DeliveryError(CommunicationError):
-    """The operation went well on all ranks, but this one could not take in its result.
+    """The operation succeeded on all ranks, but this one could not write its result.
 
     The other ranks have theirs, and the group stays usable.
     """

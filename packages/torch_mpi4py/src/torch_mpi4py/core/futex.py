@@ -1,10 +1,10 @@
 """Sleep in the kernel until a word of shared memory changes: a *futex* of Linux.
 
-The kernel compares the word and puts the thread to sleep in one step, so whoever writes the word
-and wakes afterwards is never missed. Source: ``man 2 futex``. Other systems sleep for a moment.
+The kernel compares the word and puts the thread to sleep in one step, so a thread that writes the
+word and then wakes others is never missed. Source: ``man 2 futex``. Other systems sleep briefly.
 
-Here is also what all waits of ranks for each other have in common: for how long they spin, and in
-which slices they sleep.
+This module also has what all waits of ranks for each other share: how long they spin, and in which
+slices they sleep.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 STAGE = "TORCH_MPI4PY_STAGE"
-"""Set to 1, it has every CUDA tensor copied to the host, also where MPI could do without."""
+"""If 1, every CUDA tensor is copied to the host, even where MPI does not need that."""
 
 _MPI_LIBRARIES = ("libmpi.so", "libmpich.so", "libmpi_cray", "libmpifort.so")
 
@@ -107,13 +107,13 @@ def says_it_takes_cuda(
 
 
 def query_of_mpi() -> Callable[[], int] | None:
-    """Return the function by which the MPI of this process tells of CUDA; None if it has none."""
+    """Return the function by which this process's MPI reports CUDA support; None without one."""
     library = loaded_library(_MPI_LIBRARIES)
     return getattr(library, "MPIX_Query_cuda_support", None)
 
 
 def loaded_library(names: tuple[str, ...]) -> ctypes.CDLL | None:
-    """Return the library of this process whose file name begins so; None if there is none."""
+    """Return this process's library whose file name begins with one of these, or None."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
         _, _, path = line.partition("/")  # it may hold spaces

@@ -29,12 +29,12 @@ from .allocator import keep_freed_memory
 _START_SECONDS = "TORCH_MPI4PY_START_SECONDS"
 # What goes without each setting of Open MPI that is read when MPI is initialised.
 _WITHOUT = (
-    (SAFE_TRUNCATION, "a message that is longer than its buffer overwrites what lies behind"),
+    (SAFE_TRUNCATION, "a message longer than its buffer overwrites the memory behind it"),
     (LARGE_FRAGMENTS, "large tensors take longer"),
     (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
     (YIELD, "ranks that wait take their core from those that compute"),
     (SEES_DEATHS, "after the death of a rank collectives may crash or be wrong"),
-    (BOTH_WAYS, "large messages between two hosts wait for those that go the other way"),
+    (BOTH_WAYS, "large messages between two hosts wait for those in the other direction"),
 )
 
 
@@ -80,7 +80,7 @@ def _start_mpi() -> None:
     import mpi4py.MPI
 
     mpi = mpi4py.MPI
-    if not mpi.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
+    if not mpi.Is_initialized():  # the program has set `rc.initialize = False`
         mpi.Init_thread(mpi.THREAD_MULTIPLE)  # mpi4py keeps the interpreter's lock meanwhile
     if not _initialized_before:
         news_comm = mpi.COMM_WORLD.Dup()
@@ -92,7 +92,7 @@ def _start_mpi_in_time(seconds: float) -> None:
     A rank that died before, or has not been started, would be waited for indefinitely.
     """
     why = (
-        f"MPI_Init waits for all ranks, and some did not come within {seconds:g} s: one may have "
+        f"MPI_Init waits for all ranks, and some did not start within {seconds:g} s: one may have "
         f"died. To wait without a limit, set {_START_SECONDS}=0 on all ranks"
     )
     alarm.within(seconds, why, _start_mpi)

@@ -1,4 +1,4 @@
-"""Emulate a slow link: a message is kept back until that link would have brought it.
+"""Emulate a slow link: a message is delayed until that link would have delivered it.
 
 ::
 
@@ -7,22 +7,22 @@
 
 Enter it on all ranks that talk to each other, with the same numbers.
 
-- A message takes ``latency + bytes / bandwidth`` from its send on. Each ordered pair of processes
-  has a link of its own, whatever the group, so links are full duplex; messages on one link go one
-  after another. With ``one_port=True`` a process moreover sends one message at a time and takes
-  in one at a time, as through one cable to a switch: the model of :mod:`..parallel.all_reduces`.
-- The sender is done when the message arrives. It really leaves at that moment, by a thread of
-  :mod:`~torch_mpi4py.emulation.link_queue`. So what MPI says of order, any source and waiting
-  remains true, but nothing becomes faster: the real time of the transfer is added.
+- A message takes ``latency + bytes / bandwidth`` from its send. Each ordered pair of processes has
+  its own link, whatever the group, so links are full duplex; messages on one link go one after
+  another. With ``one_port=True``, a process also sends only one message at a time and receives
+  only one at a time, as through one cable to a switch: the model of :mod:`..parallel.all_reduces`.
+- The sender is done when the message arrives. The message really leaves at that moment, from a
+  thread of :mod:`~torch_mpi4py.emulation.link_queue`. So MPI's rules of order, any source and
+  waiting still hold, but nothing becomes faster: the real time of the transfer is added.
 - A library collective ends on all ranks when the algorithm that
   :mod:`~torch_mpi4py.emulation.collective_costs` names would have ended on such links, counted
-  from the last rank's start; never before it has really ended. Bytes are those of the tensors
-  handed over. Collectives of a group follow one another; they take nothing from messages and
+  from the last rank's start, and never before it has really ended. Bytes are those of the given
+  tensors. Collectives of a group run one after another; they take no bandwidth from messages and
   other groups.
-- In nested blocks the innermost counts. A block keeps what is sent in it (also what DDP starts)
-  until it has left; after an exception all that is kept back leaves at once.
-- Times below about 0.1 ms are the machine's, not the link's. Where ranks are on several machines
-  a collective counts from when a rank learns that all have started.
+- In nested blocks, the innermost counts. A block ends only when everything sent in it (by DDP as
+  well) has left; after an exception, all delayed messages leave at once.
+- Times below about 0.1 ms are the machine's, not the link's. If ranks are on several machines, a
+  collective's time begins when a rank learns that all have started.
 """
 
 from __future__ import annotations

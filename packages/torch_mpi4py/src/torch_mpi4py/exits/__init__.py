@@ -1,1 +1,1 @@
-"""Ranks come to their ends, and tell the others."""
+"""How ranks end, and tell the others."""

@@ -32,7 +32,7 @@ from . import ends
 _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _LINK_SECONDS = 5.0
 _FAREWELL_SECONDS = 5.0
-# MPI_Finalize takes milliseconds, once all ranks have come to their ends.
+# MPI_Finalize takes milliseconds, once all ranks have reached their end.
 _FINALIZE_SECONDS = 60.0
 _launcher = os.getppid()
 _installed = False
@@ -99,7 +99,7 @@ def _leave(rank_pid: int) -> None:
         comm_reaper.end(_FAREWELL_SECONDS)
         why = (
             f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
-            "have come to their ends"
+            "have reached their end"
         )
         if runtime.news_comm is None:
             _finalize()
@@ -128,15 +128,15 @@ def _all_leave() -> bool:
 
 
 def _is_orphan() -> bool:
-    """Return whether the launcher's process here has ended, so that nobody tells of deaths."""
+    """Return whether the launcher's process here has ended, so that no process reports deaths."""
     return os.getppid() != _launcher
 
 
 def _die() -> None:
-    """End at once, and in a way of which the other ranks are told.
+    """End at once, in a way that Open MPI reports to the other ranks.
 
-    Open MPI 5.0.11 tells them of a rank that a signal ended, not of one that left without
-    MPI_Finalize and gave a status: they would wait for it for ever.
+    Open MPI 5.0.11 reports a rank that was ended by a signal, but not one that exited with a status
+    and without MPI_Finalize: the others would wait for it indefinitely.
     """
     _flush()
     if has_ulfm():

@@ -1,19 +1,20 @@
-"""Ranks tell each other when they have come to an end, and free those that wait for them.
+"""Ranks tell each other when they have ended, and free those that wait for them.
 
 A rank that leaves by ``sys.exit()``, or whose program is over, stays in :mod:`.at_exit` until the
-others have come to their ends, too. It tells them how many collectives it has begun on each
-communicator and to whom it has messages open. So the watcher of a rank that waits can tell for
-certain whether it waits for something that will never come:
+others have ended as well. It tells them how many collectives it has begun on each communicator, and
+with which ranks it has messages open. So the watcher of a waiting rank knows for certain whether
+the rank waits for something that will never come:
 
-- a collective that has a higher number than the last one which the other rank has begun;
-- a message between this rank and one that has ended, where the other has none open with this one.
-  What was sent has arrived by then: it is given a moment all the same.
+- a collective with a higher number than the last one that the other rank has begun;
+- a message between this rank and one that has ended, if the other has none open with this one.
+  What was sent has arrived by then, but it is given a moment all the same.
 
-A rank that destroys a process group tells the members the same of its communicators. They may
-still wait there, as where the rank was interrupted before their call, and makes a new group now.
+A rank that destroys a process group tells the members the same about its communicators. They may
+still be waiting there, for instance if the rank was interrupted before the call that they wait for,
+and is now making a new group.
 
-Where this can't be said, the deadline ends the wait. The news goes over a communicator of its own,
-which works whatever has become of the others.
+If none of this is known, the deadline ends the wait. The news goes over a separate communicator,
+which works whatever has happened to the others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _MOST_CLOSED = 1000  # of which the news is kept, of all ranks together
 
 
 class End(NamedTuple):
-    """What a rank has told of its end.
+    """What a rank has reported about its end.
 
     Attributes:
         begun: how many collectives it has begun on each communicator, by its identity; none is
@@ -67,7 +68,7 @@ class End(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """What a rank has told of a communicator that it does not use any more.
+    """What a rank has reported about a communicator that it no longer uses.
 
     Attributes:
         begun: how many collectives it has begun there.

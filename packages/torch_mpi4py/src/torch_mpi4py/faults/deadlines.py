@@ -455,7 +455,7 @@ def _await_next_look() -> float | None:
 def _interrupt_arrived() -> bool:
     signals = os.read(_wakeup_read, 4096)
     if _previous_wakeup >= 0:
-        with contextlib.suppress(OSError):  # whoever reads there has closed it, or is behind
+        with contextlib.suppress(OSError):  # its reader has closed it, or is behind
             os.write(_previous_wakeup, signals)
     return signal.SIGINT in signals and _interrupts_end_calls()
 

@@ -1,8 +1,8 @@
 """MPI's memory outlives a handle that was thrown away.
 
-Whoever drops the handle of a send or receive under way may drop the tensor with it, and MPI
-would read or write memory that is somebody else's by then. So request and memory are kept here
-until the operation has ended.
+A program that drops the handle of an open send or receive may drop the tensor with it, and MPI
+would then read or write memory that has been reused. So request and memory are kept here until the
+operation has ended.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def as_list(
         name = "tensor" if len(listed) == 1 else f"tensor {index}"
         require_reachable(tensor, name, what, layouts)
     if single and len(listed) != 1:
-        raise ValueError(f"{what}: one tensor per rank, not {len(listed)}")
+        raise ValueError(f"{what}: expected one tensor per rank, not {len(listed)}")
     if not listed:
         raise ValueError(f"{what}: the list of tensors is empty")
     return listed

@@ -2,9 +2,9 @@
 
 A channel owns a communicator and, from the first asynchronous call on, a progress thread
 (:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
-synchronous call on an idle channel runs on the caller's own thread, and whoever waits for a
-collective that nobody has begun runs it, and those before it, instead of waiting for a thread
-that first has to get a core.
+synchronous call on an idle channel runs on the caller's own thread; and a thread that waits for a
+collective which has not begun runs it, and those before it, instead of waiting for another thread
+to get a core.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Channel(deadlines.Runner):
         return None if self.callbacks.is_open() else self.made + len(self._queue)
 
     def queue(self, work: Collective) -> None:
-        """Have ``work`` run by the progress thread or by whoever waits for it."""
+        """Have ``work`` run by the progress thread or by a thread that waits for it."""
         work.prepare_to_wait()
         with self._lock:
             abandoned = self._abandoned  # since the group was found usable

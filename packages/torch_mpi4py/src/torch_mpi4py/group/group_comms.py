@@ -1,7 +1,7 @@
 """Makes the communicators that process groups run on.
 
-All ranks of a group come here together. Where only a part of the ranks does, they meet at the
-store first, so that one which never comes holds up nobody inside of MPI.
+All ranks of a group come here together. If it is only some of the ranks, they meet at the store
+first, so that a rank which never comes holds up none inside MPI.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
     """
     if size != base().Get_size():
         raise RuntimeError(
-            f"world_size is {size}, but {base().Get_size()} ranks started by MPI live; start as "
-            f"many as you want in the group: mpiexec -n {size} python program.py"
+            f"world_size is {size}, but MPI has {base().Get_size()} living ranks; start as many "
+            f"as the group needs: mpiexec -n {size} python program.py"
         )
     with events.making("init_process_group", all_living()):
         comm = duplicate_world(seconds)

@@ -19,8 +19,8 @@ _out_of_step = False
 def is_out_of_step() -> bool:
     """Return whether a new_group has failed here since the default group was made.
 
-    Torch counts the groups to name them, so a rank that has not called it gives other names to
-    all that follow, and waits for ever for those that use the same names as before.
+    Torch names groups by counting them, so a rank that has not called it gives different names to
+    all later groups, and would wait indefinitely for the ranks that use the original names.
     """
     return _out_of_step
 

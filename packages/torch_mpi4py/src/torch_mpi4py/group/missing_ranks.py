@@ -1,9 +1,9 @@
-"""A barrier that names the ranks which do not come.
+"""A barrier that names the ranks which do not arrive.
 
-Ranks sign in at the rendezvous store, and MPI is not touched: a group whose barrier was given up
-is as usable as before. They meet in rounds. Who finds first that all have come, or that this rank
-has waited long enough, decides a round for all who are in it, by one entry in the store that is
-written once: so either all of them pass or none. Who comes later goes on to the next round.
+Ranks sign in at the rendezvous store and do not touch MPI, so a group is still usable after its
+barrier was given up. They meet in rounds. The first rank that finds that all have arrived, or that
+it has waited long enough, decides the round for all ranks in it, by one entry in the store that is
+written once: so either all of them pass or none. A rank that arrives later goes to the next round.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def monitored_barrier(
 
     Args:
         group: the group, the default group if None.
-        timeout: time allowed (a number means seconds), the group's own if None. It is over for all
-            when it is for the first; zero asks who is there now.
-        wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
-            one has died, ended or destroyed its group nobody waits until the time-out.
+        timeout: time allowed (a number means seconds), the group's own if None. It ends for all
+            when it ends for the first; zero asks which ranks are there now.
+        wait_all_ranks: name all ranks that are missing. Otherwise only the first is named, and if
+            a rank has died, ended or destroyed its group, the others don't wait for the time-out.
 
     Raises:
         DeadlineError: on every rank that came, if one does not in time. The group stays usable.
@@ -112,8 +112,8 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
         except KeyboardInterrupt:
             number = store.add(_place_of(rank), 0)  # it may have struck right behind that call
             key = _round(number)
-            answer = "DeadlineError monitored_barrier: a rank was interrupted before all had come"
-            decide(who_came(), answer)
+            why = "a rank was interrupted before all ranks arrived"
+            decide(who_came(), f"DeadlineError monitored_barrier: {why}")
             raise
         ranks, _, answer = store.get(key).decode().partition(" ")
         if str(rank) in ranks.split(","):
@@ -139,7 +139,7 @@ def _answer(
         gone: which of those that are missing will never come, and why; "" if none.
     """
     named = missing if wait_all_ranks else missing[:1]
-    late = f"{rank_list(named)} did not come within {seconds:g} s"
+    late = f"{rank_list(named)} did not arrive within {seconds:g} s"
     if dead:
         also = f", and {late}" if missing and wait_all_ranks else ""
         return f"RankFailedError {_death(dead, also)}"
@@ -148,8 +148,8 @@ def _answer(
     if gone:
         return f"RevokedError monitored_barrier: {gone}."
     if len(missing) > len(named):
-        late += " (nor did others: wait_all_ranks=True names all)"
-    text = f"monitored_barrier: Timed out because {late}. The group is as usable as before."
+        late += " (nor did others; wait_all_ranks=True names them all)"
+    text = f"monitored_barrier: Timed out because {late}. The group is still usable."
     return f"DeadlineError {text}"
 
 

@@ -1,8 +1,8 @@
-"""Groups in which each device has a backend of its own, such as ``"cpu:mpi4py,cuda:nccl"``.
+"""Groups in which each device has its own backend, such as ``"cpu:mpi4py,cuda:nccl"``.
 
-PyTorch asks for the backend of one device after the other, and takes a group that is written in
-Python for all of them. So ours is such a group: it has the backends made that PyTorch has not made
-yet, keeps them in a group of PyTorch's, and passes on the calls with tensors of their devices.
+PyTorch asks for the backend of one device after the other, and uses a group written in Python for
+all of them. Ours is such a group: it makes the backends that PyTorch has not made yet, keeps them
+in a PyTorch group, and passes on the calls with tensors of their devices.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def has_others(backends: Mapping[str, str]) -> bool:
             f'dist.new_group(backend="{name}")' for name in dict.fromkeys(others.values())
         )
         raise ValueError(
-            f"the backend mpi4py shares no group with others, and this one asks for {named}: with "
-            f'PyTorch {torch.__version__} mpi4py would get every device. Write "mpi4py", which '
-            "moves CPU and CUDA tensors, and make a group of the other backend beside it: "
+            f"mpi4py cannot share a group with another backend, and this group asks for {named}: "
+            f'PyTorch {torch.__version__} would give mpi4py every device. Write "mpi4py", which '
+            "moves CPU and CUDA tensors, and make a second group for the other backend: "
             f"{beside}; or update PyTorch to 2.14"
         )
     return bool(others)
@@ -100,8 +100,8 @@ def make_others(
 class MixedGroup(MPIProcessGroup):
     """A group on MPI that leaves the tensors of some devices to other backends.
 
-    What has no device is done by MPI: a barrier that names none, object collectives if the CPU is
-    ours, ``monitored_barrier``. Deadlines, freeing and reports are those of MPI's part.
+    MPI does everything without a device: a barrier that names none, object collectives if the CPU
+    is ours, ``monitored_barrier``. Deadlines, freeing and reports are those of MPI's part.
 
     Args:
         comm, timeout, store: as :class:`MPIProcessGroup` takes them.
@@ -199,8 +199,8 @@ class MixedGroup(MPIProcessGroup):
         """Return a new group of those of this group's ``ranks``, None on the others."""
         if device_types is not None and {each.type for each in device_types} != {*self._backends}:
             raise ValueError(
-                f"split_group: a part of {self.backend} has all of its backends; for "
-                "some of them use dist.new_group(backend=...)"
+                f"split_group: each part of {self.backend} has all of its backends; "
+                "to choose some of them, use dist.new_group(backend=...)"
             )
         part = self._part(ranks, timeout, group_name)
         # Ranks outside take part in it.
@@ -213,7 +213,7 @@ class MixedGroup(MPIProcessGroup):
     splitGroup = split_group
 
     merge_remote_group = refused(
-        "merge_remote_group", "only a group that is all mpi4py can be merged"
+        "merge_remote_group", "only a group with mpi4py as its only backend can be merged"
     )
 
 
@@ -230,7 +230,7 @@ def _by_device(name: str) -> Callable[..., Started]:
         if left != devices:
             raise ValueError(
                 f"{name}: tensors on {' and '.join(sorted(devices))}, which have different "
-                f"backends in this group ({group.backend}): make a call for each device"
+                f"backends in this group ({group.backend}): make one call per device"
             )
         return getattr(group._others, name)(*given, **named)
 

@@ -150,7 +150,7 @@ class PointToPointWork(Handle):
         return self._channel.comm
 
     def post(self) -> None:
-        """Start it; a receive that was taken back is started anew, into the same tensor."""
+        """Start it; a receive that was cancelled is started again, into the same tensor."""
         try:
             self._request = self._start(self._channel.comm)
         except MPI.Exception as error:
@@ -231,7 +231,7 @@ class PointToPointWork(Handle):
                 self._await_end(seconds)
             # What has come before the group failed is in: a wait would make its status empty.
             elif not self._request.Test(self._status):
-                raise RevokedError(f"{self._what}: the group failed before: {failure}")
+                raise RevokedError(f"{self._what}: the group failed earlier: {failure}")
             self._take_delivery()
         except MPI.Exception as error:
             self.error = translate(error, self._what, self._channel.comm)

@@ -191,7 +191,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
 
     @property
     def check_collectives(self) -> bool:
-        """Whether ranks compare their calls before data moves; set it alike on all ranks."""
+        """Whether ranks compare their calls before data moves; set it equally on all ranks."""
         return self._channels[0].checks_calls
 
     @check_collectives.setter
@@ -201,7 +201,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
 
     @property
     def survives_failures(self) -> bool:
-        """Whether the death of a rank ends only what is said to it or awaited from it.
+        """Whether the death of a rank ends only communication with it.
 
         False at first: the first rank that notices frees all others, and the group is unusable.
         Where it is True, messages between living ranks go on; a receive from any source raises
@@ -218,10 +218,10 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         return deaths.failed_ranks(self.comm)
 
     def acknowledge_failures(self) -> list[int]:
-        """Let receives from any source go on among the living; return the dead ranks."""
+        """Let receives from any source continue among living ranks; return the dead ones."""
         failed = self.failed_ranks()
         if failed:
-            self.comm.Ack_failed(len(failed))  # and no later ones, which nobody has been told of
+            self.comm.Ack_failed(len(failed))  # not later ones, which have not been reported
             point_to_point.post_again(self._channels[0])
         return failed
 
@@ -277,7 +277,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         failure = self.failure
         if failure is not None:
             raise RevokedError(
-                f"{what}: this group is unusable since an earlier failure: {failure}"
+                f"{what}: this group is unusable after an earlier failure: {failure}"
             )
 
     # --- running --------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         for rank in members:
             require_peer(rank, self._size, "split_group:")
         if not members or len(set(members)) < len(members):
-            raise ValueError(f"split_group: each of the ranks once, and at least one, not {ranks}")
+            raise ValueError(f"split_group: give at least one rank, and none twice, not {ranks}")
         if self._rank not in members:
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"

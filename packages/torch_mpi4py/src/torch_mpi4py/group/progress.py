@@ -1,14 +1,14 @@
-"""A thread that runs what is queued, at once, or if nobody else has done it soon.
+"""A thread that runs queued tasks, at once, or if no other thread has run them soon.
 
-Where every core has a rank that computes, a thread that communicates in the background takes
-its core from one of them, and costs more than it hides. There the thread is patient: it leaves
-what is queued to whoever waits for it, and begins only what has lain there for a while, so that
-the ranks that already wait for this one are not kept until its computing ends. Every look costs
-the computing thread up to 0.1 ms, so a thread that finds nothing left to it looks less often.
+If every core has a rank that computes, a thread that communicates in the background takes the core
+from one of them, and costs more than it hides. In that case the thread is patient: it leaves queued
+tasks to the thread that waits for them, and begins only those that have been queued for a while,
+so that ranks that already wait for this one need not wait until its computing ends. Every look
+costs the computing thread up to 0.1 ms, so a thread that finds nothing to do looks less often.
 
 A DDP step of an MLP, 2 ranks on 2 cores, took 2.8 ms with a thread in the background and 2.0 ms
-without. What nobody waits for has to begin all the same, within 2 ms, because two ranks may wait
-for two groups in different orders.
+without. A task that no thread waits for must begin all the same, within 2 ms, because two ranks may
+wait for two groups in different orders.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ProgressThread:
             self.hurries = self._stops or (self.hurries and bool(self._tasks))
             before = self._first()
             quiet_looks = 0 if before is not None or call != _LOOK else quiet_looks + 1
-            # Whoever queues a task looks at this flag afterwards: one of the two sees the other.
+            # A thread that queues a task reads this flag afterwards: one of the two sees the other.
             self._looks = quiet_looks < _QUIET_LOOKS
             self._looks = self._looks or self._first() is not None
 

@@ -1,7 +1,7 @@
 """Methods that torch declares for every process group and ours does not have.
 
-Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here
-each call raises, and says why.
+Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here,
+each call raises an error that says why.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def refused(name: str, why: str) -> Callable[..., NoReturn]:
     return method
 
 
-_NO_HOOKS = "the backend mpi4py calls no hooks; torch_mpi4py.log.events logs every operation"
-_NO_PEERS = "the backend mpi4py takes no new ranks; torch_mpi4py.shrink() goes on without the dead"
+_NO_HOOKS = "mpi4py does not support hooks; torch_mpi4py.log.events records every operation"
+_NO_PEERS = "mpi4py cannot add ranks to a group; torch_mpi4py.shrink() leaves out dead ones"
 
 
 class RefusedMethods:
@@ -32,7 +32,7 @@ class RefusedMethods:
 
     _register_on_completion_hook = refused(
         "_register_on_completion_hook",
-        "only NCCL calls a hook when an operation is complete; use work.get_future().then()",
+        "only NCCL calls a hook when an operation completes; use work.get_future().then()",
     )
     # Since torch 2.14:
     register_pre_hook = refused("register_pre_hook", _NO_HOOKS)
@@ -44,5 +44,5 @@ class RefusedMethods:
     get_reconfigure_handle = refused("get_reconfigure_handle", _NO_PEERS)
     reconfigure = refused("reconfigure", _NO_PEERS)
     new_window = refused(
-        "new_window", "the backend mpi4py has no windows; torch_mpi4py.world() has MPI's"
+        "new_window", "mpi4py does not support windows; use MPI's, with torch_mpi4py.world()"
     )

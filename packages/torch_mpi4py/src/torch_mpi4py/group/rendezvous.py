@@ -1,6 +1,6 @@
-"""Ranks that MPI started already know each other, so no address need be given.
+"""Ranks that MPI started already know each other, so no address is needed.
 
-``init_method="mpi://"`` takes rank and world size from MPI. Torch also wants a key-value
+``init_method="mpi://"`` gets rank and world size from MPI. Torch also needs a key-value
 store: rank 0 opens one on a port the system chooses and broadcasts its address over MPI.
 """
 
@@ -55,14 +55,17 @@ def rendezvous(
             comm_reaper.retire(comm, begun)
             del comm
     yield store, rank, size
-    raise RuntimeError("mpi:// cannot rendezvous again; destroy the group and initialise anew")
+    raise RuntimeError(
+        "mpi:// cannot repeat a rendezvous; call dist.destroy_process_group(), then "
+        "dist.init_process_group(...) again"
+    )
 
 
 def _require_mpi_launch() -> None:
     announced = int(os.environ.get("WORLD_SIZE", "1"))
     if MPI.COMM_WORLD.Get_size() == 1 and announced > 1:
         raise RuntimeError(
-            f"a launcher such as torchrun started {announced} ranks, but MPI knows of one; "
+            f"a launcher such as torchrun started {announced} ranks, but MPI sees only one; "
             "start this program with mpiexec, e.g. mpiexec -n "
             f"{announced} python program.py, or use the gloo backend under torchrun"
         )

@@ -1,11 +1,11 @@
-"""After a death the survivors agree on who lives, and go on among themselves.
+"""After a death, the survivors agree on which ranks live, and continue without the dead.
 
 :func:`shrink` renews everything: the base, :func:`torch_mpi4py.comm.guarded_comm` and the default
-process group. ``group.shrink()`` renews one group of a part of the ranks. Both are calls for
-all survivors; they work where ranks can be freed (Open MPI with ULFM).
+process group. ``group.shrink()`` renews one group of some of the ranks. All survivors must call
+them; they work if ranks can be freed (Open MPI with ULFM).
 
-Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and a call that was given up is
-taken up again by the next one.
+Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and the next call
+continues one that was given up.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Shrunk(NamedTuple):
 
 
 def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
-    """Go on with the ranks that live; each of them must call this.
+    """Continue with the living ranks; each of them must call this.
 
-    What ranks may still be waiting in is revoked first. Afterwards :func:`world` gives a
+    Everything in which ranks may still be waiting is revoked first. Afterwards, :func:`world` is a
     communicator of the survivors, with new numbers in the same order. If there was a default
     process group, there is a new one, with the same time-out; all other groups are gone.
-    Variables stay. A model's weights are equal on all ranks only if all ended the same step.
+    Variables are kept. A model's weights are equal on all ranks only if all finished the same step.
 
     Args:
         seconds: time allowed for the others to come.
 
     Raises:
-        DeadlineError: if a living rank does not come; call it again, then it goes on.
+        DeadlineError: if a living rank does not come; call it again to continue.
         CommunicationError: if this MPI has no fault tolerance.
     """
     comm = current_world()
@@ -154,8 +154,8 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     """
     if not has_ulfm():
         raise CommunicationError(
-            f"{what}: this MPI has no fault tolerance (ULFM), so nothing can go on after a death. "
-            f"{advice.RESTART} Open MPI 5 has it, when started with mpiexec --with-ft ulfm."
+            f"{what}: this MPI has no fault tolerance (ULFM), so no rank can go on after a death. "
+            f"{advice.RESTART} Open MPI 5 has it if you start it with mpiexec --with-ft ulfm."
         )
     key = comm.handle
     if key not in _unfinished:
@@ -164,7 +164,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     if not wait([shrinking], deadlines.bounded(seconds)).done:
         raise DeadlineError(
             f"{what}: Timed out because not every living rank made this call within {seconds:g} s. "
-            "Call it on all of them; this rank goes on where it stopped when it is called again."
+            "Call it on all of them. When you call it again here, it goes on where it stopped."
         )
     del _unfinished[key]
     try:

@@ -1,15 +1,15 @@
 """Ranks meet at the store before a call from which nothing could free them.
 
-Making a communicator for some of the ranks (``MPI_Comm_create_group``) is not ended by
-revoking its parent, so a rank that never comes would hold the others for ever. They start it
-only when all have announced themselves; if one does not, no communicator has suffered.
+Revoking a parent communicator does not end ``MPI_Comm_create_group``, so a rank that never comes
+would block the others indefinitely. They call it only when all have announced themselves; if one
+does not, no communicator has suffered.
 
-They meet in rounds, as the same name may be used again: after a time-out, or for a group that is
-made, destroyed and made again. Each rank's number of the next round is kept in the store. The rank
-that finds first that all have come to a round, or that it has waited long enough, decides it for
-all, by an entry that is written once. A rank that comes to a round which has been decided goes on
-to the next one: so those that have tried more or less often find each other. Where no other will
-come again under that name, it is told at once that the others have given up.
+They meet in rounds, because the same name may be used again: after a time-out, or for a group that
+is made, destroyed and made again. Each rank's number of the next round is kept in the store. The
+first rank that finds that all have come to a round, or that it has waited long enough, decides the
+round for all, by an entry that is written once. A rank that comes to a round which has been decided
+goes on to the next one, so ranks that have tried more or less often find each other. If no other
+rank will come again under that name, it is told at once that the others have given up.
 
 Nobody waits for a rank that has died, ended or destroyed the parent group, nor once the
 communicator has been revoked: a rank that gave up, or that calls ``shrink``, frees those that wait
@@ -148,7 +148,7 @@ def _error(
     what: str, why: str, present: str, seconds: float, comm: MPI.Intracomm
 ) -> CommunicationError:
     """Return the error that says why not all came."""
-    others = "Other groups are as usable as before."
+    others = "Other groups are still usable."
     kind, _, dead = why.partition(" ")
     if kind == _DEAD:
         return rank_failed(what, list(map(int, dead.split())), comm)
@@ -156,11 +156,11 @@ def _error(
         return freed(what, comm)
     if kind == _LATE:
         return DeadlineError(
-            f"{what}: Timed out after {seconds:g} s: only {present} ranks came; "
+            f"{what}: Timed out after {seconds:g} s: only {present} ranks arrived; "
             f"every rank must make this call. {others}"
         )
     if kind == _INTERRUPTED:
-        return DeadlineError(f"{what}: a rank was interrupted before all had come. {others}")
+        return DeadlineError(f"{what}: a rank was interrupted before all ranks arrived. {others}")
     return RevokedError(f"{what}: {why}. {others}")
 
 

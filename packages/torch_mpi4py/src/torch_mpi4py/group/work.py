@@ -37,8 +37,8 @@ def seconds_of(timeout: timedelta | None) -> float:
 def too_late(what: str, seconds: float) -> DeadlineError:
     """Return the error of a wait whose own time-out has passed; the operation goes on."""
     return DeadlineError(
-        f"{what}: Timed out after the {seconds:g} s given to wait(). It goes on: "
-        "wait again, or it ends at the group's own time-out."
+        f"{what}: Timed out after the {seconds:g} s given to wait(). The operation goes on: "
+        "wait again, or the group's own time-out ends it."
     )
 
 
@@ -163,7 +163,7 @@ class Collective(Operation):
 
     def stopped(self, failure: BaseException | None) -> RevokedError:
         """Return its error if it is not run, because the group had failed before."""
-        return RevokedError(f"{self.what}: not run, because the group failed before: {failure}")
+        return RevokedError(f"{self.what}: not run, because the group failed earlier: {failure}")
 
     def end_if_given_up(self) -> None:
         """Raise its error if it was given up, or the group has failed meanwhile."""
@@ -233,7 +233,7 @@ class CollectiveWork(Handle, Collective):
             if once.acquire(blocking=False):
                 settle(future, self.tensors, self.error)
 
-        # Whoever ends it looks for this afterwards: one of the two sees the other.
+        # The thread that ends it looks for this afterwards: one of the two sees the other.
         self._on_done = complete
         if self.done:
             complete()

@@ -1,4 +1,4 @@
-"""The event log: every operation of this rank, written down once.
+"""The event log: every operation of this rank, recorded once.
 
 >>> from . import events
 >>> begin = events.mark()
@@ -127,7 +127,7 @@ class EventLog(BoardWriter):
         return places
 
     def forget(self, group: GroupName) -> None:
-        """Record that nobody can wait any more for what is open in a group."""
+        """Record that the open operations of a group can no longer be waited for."""
         for token in self.open_in(group.place):
             self.drop(token)
 
@@ -170,7 +170,7 @@ def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: i
 
 @contextmanager
 def making(what: str, group: int) -> Iterator[None]:
-    """Record that this rank makes a group with others, and stands still until they come.
+    """Record that this rank makes a group with others, and waits until they come.
 
     Args:
         what: the call, by its name in torch.distributed.

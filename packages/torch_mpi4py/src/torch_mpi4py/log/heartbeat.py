@@ -1,12 +1,12 @@
-"""About ten times a second a rank writes on its event board that it lives, and where it is.
+"""About ten times a second, a rank writes on its event board that it is alive, and where it is.
 
-A Python thread does it, the watcher of :mod:`.deadlines`, so it stops while C code on the main
-thread keeps the interpreter's lock. A report can say of a rank that is in no call of communication
-in which line it computes, or that it is in C code, from where it cannot write any more.
+A Python thread does this, the watcher of :mod:`.deadlines`, so it stops while C code on the main
+thread holds the interpreter's lock. So a report can say in which line a rank computes that is not
+communicating, or that it is in C code, from where it can no longer write.
 
-The board also says which cell a notebook's rank runs, since when, and how the last one ended.
-Whoever runs cells tells it (:func:`begin_cell`, :func:`end_cell`); in any other IPython its own
-events do.
+The board also says which cell a notebook's rank runs, since when, and how the last one ended. The
+program that runs cells reports them (:func:`begin_cell`, :func:`end_cell`); in any other IPython,
+its own events do.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def go_on() -> None:
 
 
 def renewed() -> None:
-    """Write that communication has been made anew: what is still open is over."""
+    """Write that communication has been renewed: what is still open is over."""
     _show(renewed=time.perf_counter())
 
 
@@ -169,7 +169,7 @@ _listening: Any = None
 
 
 def _follow(running_shell: Any) -> None:
-    """Learn of the cells of an IPython that nobody else tells of."""
+    """Follow the cells of an IPython if no other program reports them."""
     global _listening
     if running_shell is None or running_shell is _listening:
         return

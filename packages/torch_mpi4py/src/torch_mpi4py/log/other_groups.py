@@ -30,7 +30,7 @@ _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # NCCL's, which CPU builds 
 
 @dataclass
 class _Seen:
-    """A collective that had not ended, from when on it was seen so, and its event."""
+    """A collective that had not ended, the time of the first look, and its event."""
 
     number: int
     since: float

@@ -1,7 +1,7 @@
 """When ranks give up a group, the errors of all end with the same report on every rank.
 
-Whoever gives up first looks at the boards of all ranks, and writes the report into its own before
-the others are freed. What the report says is the work of :mod:`.hang_report`.
+The rank that gives up first looks at the boards of all ranks, and writes the report into its own
+before the others are freed. What the report says is the work of :mod:`.hang_report`.
 """
 
 from __future__ import annotations

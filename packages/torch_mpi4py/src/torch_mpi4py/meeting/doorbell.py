@@ -1,26 +1,26 @@
 """A rank that waits for a message sleeps until its partner rings.
 
-A wait inside MPI keeps a core busy, and nothing but a revocation gets the rank out. So it asks MPI
-whether the message has come, spins for a moment, and then sleeps in the kernel on its *bell*, a
-few words of shared memory that every rank of the host may write. A rank rings its partner's when it
-has sent a message, when it begins to receive one, and when it has received one.
+A wait inside MPI keeps a core busy, and only a revocation gets the rank out. So the rank asks MPI
+whether the message has come, spins briefly, and then sleeps in the kernel on its *bell*, a few
+words of shared memory that every rank of the host may write. A rank rings its partner's bell when
+it has sent a message, when it begins to receive one, and when it has received one.
 
 1. The sleeper reads the number of the last ring, writes that it sleeps, and asks MPI once more.
 2. The other gives its message to MPI, and then reads whether its partner sleeps.
-3. One of the two sees the other, because what each writes is out before it reads on (see
-   :data:`.futex.ASKS_FIRST`), and the kernel lets nobody sleep once the number has changed.
+3. One of the two sees the other, because each rank's write is visible before its next read (see
+   :data:`.futex.ASKS_FIRST`), and the kernel lets no thread sleep once the number has changed.
 
-No two rings have the same number. Ringing takes back that somebody sleeps, so that the next message
-does not ring again, and a sleeper that wakes writes it again before it asks MPI: any number of
-threads may sleep on one bell. One ring may stand for many messages, and the one awaited may be
-behind others that MPI takes in one a look: a sleeper asks often enough for all of them.
+No two rings have the same number. A ring clears the note that a thread sleeps, so that the next
+message does not ring again; a sleeper that wakes writes the note again before it asks MPI, so any
+number of threads may sleep on one bell. One ring may announce many messages, and the awaited one
+may be behind others, of which MPI receives one per look: a sleeper asks often enough for all.
 
-The bytes of a long message move only while both sides call MPI. So whoever waits for one, or is
-told that a partner begins to receive one, spins for as long as that may take. Sleeping is done in
-slices all the same, short ones at first: MPI moves other messages along only when it is called,
-a message may go on moving on a busy machine, and deaths and deadlines have to be heard of.
+The bytes of a long message move only while both sides call MPI. So a rank that waits for one, or is
+told that a partner begins to receive one, spins for as long as that may take. It still sleeps in
+slices, short ones at first: MPI progresses other messages only when it is called, a message may
+take longer on a busy machine, and the rank must notice deaths and deadlines.
 
-Ranks of other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
+Ranks on other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Messages under way move on while their rank computes.
+"""Messages under way progress while their rank computes.
 
 MPI moves most messages only while both ranks are in one of its calls. So ``isend``, a second of
-computing and ``wait`` would keep the receiver for that second. A thread here calls MPI for a
-moment, milliseconds after a message has begun, then less often, until it has ended.
+computing and ``wait`` would delay the receiver by that second. A thread here calls MPI briefly,
+milliseconds after a message has begun, then less often, until the message has ended.
 
-Waking a thread costs whoever computes or waits for messages up to 0.4 ms, where every core has a
-rank. So it is not woken for ``dist.send`` and ``dist.recv``, which wait at once, and no more by
-new messages once it has found several times that the rank was in MPI anyway.
+If every core has a rank, waking a thread costs a computing or waiting rank up to 0.4 ms. So it is
+not woken for ``dist.send`` and ``dist.recv``, which wait at once; and new messages stop waking it
+once it has found several times that the rank was in MPI anyway.
 
-Without the thread a pipeline of sleeping stages had a bubble of 47% instead of 27%. Waking it for
-each message cost a ring of ``isend`` and ``recv``, two ranks on two cores, 40%; as it is, 0 to 20%.
-mpi4py's own ``comm.isend`` is left as MPI has it.
+Without the thread, a pipeline of sleeping stages had a bubble of 47% instead of 27%. Waking it for
+each message cost a ring of ``isend`` and ``recv``, two ranks on two cores, 40%; now it costs 0 to
+20%. mpi4py's own ``comm.isend`` is unchanged.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _run() -> None:
         pause = _SHORTEST_SECONDS if max(moved, in_vain) <= _OFTEN else _LONGEST_SECONDS
         # New messages don't wake it where the last ones needed no help.
         _looks = quiet < _QUIET and moved <= _OFTEN
-        # Looked at after the flag: whoever found the flag up has put its message here before.
+        # Read after the flag: a thread that found the flag set has put its message here before.
         if quiet >= _QUIET and not _open:
             pause = None
 

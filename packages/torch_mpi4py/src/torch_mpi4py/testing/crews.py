@@ -399,7 +399,7 @@ class Crew:
         if status != 0 or left:
             how = "did not end" if status is None else f"ended with status {status}"
             printed = [f"--- rank {n} ---\n{self._printed(n)}" for n in self._ranks]
-            wrong = [f"{self.size} ranks after their last test: mpiexec {how}, left {left}"]
+            wrong = [f"the end of {self.size} ranks: mpiexec {how}; left behind: {left}"]
             wrong += [self._said(), *printed]
         self._tidy()
         return "\n".join(wrong)

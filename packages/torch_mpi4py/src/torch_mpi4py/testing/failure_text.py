@@ -85,7 +85,7 @@ def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> 
     if one.rank not in result.stuck or one.failed:
         return _of_reports(reports)
     stacks = _of_the_test(one.stacks) or "It wrote no Python stacks in time."
-    what = "torn down the test" if one.came else "come to the end"
+    what = "torn down the test" if one.came else "finished the test"
     return _Word("late", stacks, f"had not {what} after {result.seconds:.0f} s")
 
 

@@ -23,7 +23,7 @@ from .marks import DESCRIPTION, MANY, RanksMark
 _SOCKET = "RANKS_SOCKET"  # as .crews has it, which is imported only where ranks are started
 _MOST_RANKS = 8  # that are kept: each takes as much memory as an import of torch
 # Options of pytest itself, and of plugins, that are about this process: which tests run, how they
-# are told of, what measures or distributes them. Ranks take over all others.
+# are reported, what measures or distributes them. Ranks use all others.
 _NOT_FOR_RANKS = {
     *("file_or_dir", "keyword", "markexpr", "maxfail", "plugins", "xmlpath", "junitprefix"),
     *("basetemp", "collectonly", "capture", "usepdb", "usepdb_cls", "trace", "lf", "failedfirst"),
@@ -67,7 +67,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Make the settings known."""
-    parser.addini("ranks_backend", "process group for tests on ranks, none if empty", default="")
+    parser.addini(
+        "ranks_backend", "backend of the default group in tests on ranks; empty: none", default=""
+    )
     parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
 
 
@@ -312,7 +314,7 @@ class OnController:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which ranks have not ended well."""
         for text in self._bad_ends:
-            terminalreporter.section("ranks that did not end well", red=True)
+            terminalreporter.section("ranks that did not end cleanly", red=True)
             terminalreporter.write_line(text)
 
 

@@ -1,10 +1,10 @@
-"""Measure how far the ranks' clocks are apart, by messages there and back.
+"""Measure how far the ranks' clocks are apart, by round trips of messages.
 
-Rank 0 writes down when it asks, another rank when it is asked, rank 0 when the answer comes. If
-the way there took as long as the way back, the other clock showed its time in the middle. It need
-not be so, but the error is at most half of the time there and back, so the quickest of many
-exchanges counts (F. Cristian, "Probabilistic clock synchronization", 1989). Ranks of one machine
-have one clock, on which the estimate can be checked: it should be 0 within the residual.
+Rank 0 records when it asks, another rank when it is asked, and rank 0 when the answer comes. If
+both ways took equally long, the other clock was read in the middle. They may not, but the error is
+at most half of the round trip, so the quickest of many exchanges counts (F. Cristian,
+"Probabilistic clock synchronization", 1989). Ranks on one machine share a clock, which checks the
+estimate: it should be 0 within the residual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Count every message that ends within a block of code; none is guessed.
+"""Count every message that ends within a block of code, without estimates.
 
 ::
 
@@ -7,13 +7,13 @@
     traffic.sent.messages, traffic.sent.bytes, traffic.sent.by_peer[1].bytes
     traffic.matrix().bytes[0, 1]  # from rank 0 to rank 1; every rank must call matrix()
 
-Counted are sends and receives of ``torch.distributed`` on the mpi4py backend and of the library's
-``comm``, also of one that its ``Dup``, ``Split`` or ``Create`` made. What a library collective
-sends is the MPI's own affair and not known: for those, ``traffic.collectives`` says how often each
-was called and how many bytes this rank handed over.
+It counts sends and receives of ``torch.distributed`` on the mpi4py backend, and of the library's
+``comm`` and communicators made by its ``Dup``, ``Split`` or ``Create``. What a library collective
+sends is internal to the MPI and not known: for those, ``traffic.collectives`` says how often each
+was called and how many bytes this rank passed to it.
 
-Not counted at all: persistent requests (``Send_init``), one-sided communication (``MPI.Win``),
-topologies (what ``Create_cart`` and its like return), and mpi4py's own communicators
+It does not count persistent requests (``Send_init``), one-sided communication (``MPI.Win``),
+topologies (the results of ``Create_cart`` and similar calls), and mpi4py's own communicators
 (``MPI.COMM_WORLD``).
 """
 
@@ -66,15 +66,15 @@ class Traffic:
     """Counts this rank's messages that end within a ``with`` block, by all of its threads.
 
     Args:
-        group: process group or communicator to which to keep; None for all together, with
+        group: count only in this process group or communicator; None counts in all, with
             ranks numbered as in the world.
 
     Attributes:
         sent: messages sent; one whose handle was thrown away counts when it is.
         received: messages received.
         collectives: for each collective how often it was called, and the bytes that this rank
-            gave it: never what it, or the MPI library, made of them. The bytes are None if they
-            are not known.
+            passed to it, whatever the MPI library sent. The bytes are None if they are not
+            known.
         failed: operations that ended with an error, which nothing else counts.
         under_way: messages begun but not ended when the block was left; nothing counts them.
     """
@@ -98,7 +98,9 @@ class Traffic:
     def __enter__(self) -> Traffic:
         log = events.log
         if not log.enabled:
-            raise RuntimeError("Traffic counts what the event log sees: set events.log.enabled")
+            raise RuntimeError(
+                "Traffic counts what is in the event log: set events.log.enabled = True"
+            )
         if self._communicator is not None:
             name = log.group_of(self._communicator)
             self._only = (name.name, name.ranks)
