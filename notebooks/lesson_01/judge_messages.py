@@ -95,7 +95,7 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
         raise WrongAnswer("wrong-direction", source=astray[0][0], dest=astray[0][1])
     if p > 2 and astray:
         raise WrongAnswer("not-a-ring", source=astray[0][0], dest=astray[0][1])
-    if seen.hung and not seen.sent():
+    if len(seen.stuck()) == p and not seen.sent():
         raise WrongAnswer("everyone-receives-first")
     if not any(seen.logs):
         raise WrongAnswer("no-communication")
@@ -152,10 +152,9 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
     no_collective(seen)
     inside_the_world(seen)
     if seen.hung:
-        stuck = seen.stuck().values()
         if all_stuck_in_first_send(seen.logs):
             raise WrongAnswer("everyone-sends-first")
-        if stuck and not seen.sent():
+        if len(seen.stuck()) == p and not seen.sent():
             raise WrongAnswer("everyone-receives-first")
     judge_hang(seen)
     for rank, (owner, kind, intact, apart) in enumerate(seen.results):
