@@ -39,8 +39,8 @@ def sleeping_call(
 ) -> Call | None:
     """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
 
-    None if it is no message, or MPI has to make it: what is wrong with the arguments mpi4py says,
-    PROC_NULL needs no wait. A call that receives must have been given a status.
+    None if it is no message, or if mpi4py has to make the call: it says what is wrong with the
+    arguments, and a call with PROC_NULL does not wait. A call that receives needs a status.
     """
     prepare = _CALLS.get(name)
     if prepare is None:
