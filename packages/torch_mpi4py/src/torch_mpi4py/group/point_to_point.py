@@ -254,7 +254,7 @@ class PointToPointWork(Handle):
         is_held = not isinstance(self._request, MPI.Request)  # MPI may not know it yet
         if not is_held and self._request.Test(self._status):
             pass
-        elif not is_held and self._channel.bells.reaches(self._peer):
+        elif not is_held and self._channel.bells.is_peer(self._peer):
             self._sleep_until_end(deadlines.Operation(comm, what, seconds))
         else:
             deadlines.call(comm, what, seconds, self._request.Wait, self._status)
