@@ -281,9 +281,9 @@ def step_target(ranks: int, row: dict) -> Target:
     """Return what communication adds to a training step."""
     what = f"{row['model']}, batch {row['batch']}, {ranks} ranks"
     cause = (
-        f"the whole step takes {ratio(row, 'ours', 'gloo'):.2f}x of gloo's, DDP that sends nothing "
-        f"{ratio(row, 'silent', 'gloo'):.2f}x; communication adds "
-        f"{report.extra(row, 'ours', 'silent') / 1e3:.2f} ms"
+        f"the whole step takes {ratio(row, 'ours', 'gloo'):.2f} times as long as with gloo, and "
+        f"would take {ratio(row, 'silent', 'gloo'):.2f} times as long if DDP sent nothing; "
+        f"communication adds {report.extra(row, 'ours', 'silent') / 1e3:.2f} ms"
     )
     what = f"what communication adds to a DDP step, against gloo, {what}"
     return target(what, f"<= {DDP_ADDED}x", added(row), added(row, min), cause=cause)

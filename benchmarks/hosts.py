@@ -218,8 +218,8 @@ def over_raw(row: dict) -> Target:
     """Return what all_reduce takes over raw MPI, at one size."""
     cause = (
         "torch's own function around the raw call and a check took "
-        f"{ratio(row, 'least', 'raw'):.2f}x in the same rounds; all four ranks run Python at "
-        "the same time, on this machine's cores"
+        f"{ratio(row, 'least', 'raw'):.2f} times as long as raw MPI in the same rounds; all four "
+        "ranks run Python at the same time, on this machine's cores"
     )
     what = f"two hosts: all_reduce over raw MPI, {size(row)}"
     return report.compared(what, "<= 1.15x", row, "ours", "raw", cause)

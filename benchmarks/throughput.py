@@ -39,7 +39,7 @@ WARM_STEPS = 3
 TURNS = 17
 NAMES = {
     "one": "one process, the other core idle",
-    "apart": "two processes without a word to each other",
+    "apart": "two independent processes",
     "sync": "two ranks, sync_gradients",
     "ddp": "two ranks, DDP",
 }
@@ -162,8 +162,8 @@ def ceiling_target(measured: dict, variant: str) -> Target:
     what = f"LeNet, {batch} images a step, two ranks against two independent processes, {name}"
     fastest = max(samples[variant]) / max(samples["apart"])
     cause = (
-        f"two ranks reach {reached:.2f}x of one process here, "
-        f"two independent processes {ceiling:.2f}x; "
+        f"two ranks train {reached:.2f} times as fast as one process here, "
+        f"two independent processes {ceiling:.2f} times; "
         f"synchronising and waiting for the later rank take {step - silent:.1f} ms of a step "
         f"of {step:.1f} ms"
     )

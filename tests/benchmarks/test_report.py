@@ -66,7 +66,7 @@ def test_slow_training_step_is_named_with_its_floor():
     assert missed(ours=1, ddp=0.54) == []
     assert missed(ours=1, ddp=0.56) == STEPS
     text = bench.markdown(result(ours=1, ddp=0.7))
-    assert "the whole step takes 0.70x of gloo's, DDP that sends nothing 0.40x" in text
+    assert "the whole step takes 0.70 times as long as with gloo, and would take 0.40" in text
     assert "communication adds 300.00 ms" in text
 
 

@@ -119,7 +119,7 @@ THREE = [3.0, 4.5, 1.5]
         (engines.section, cells(1.1e-2, 4.4), cells(1.3e-2, 4.4), "+3.0 ms a cell"),
         (engines.section, cells(1e-2, 4.4), cells(1e-2, 4.6), "take 9.0 s here"),
         (failures.section, failed(0.19), failed(1.1), "took 1.10, 1.10 s"),
-        (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "a check took 1.07x"),
+        (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "a check took 1.07 times as long"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(1.1e-3, 9.0), "takes 6.0 s here"),
         (busy.section, waiting(1.9), waiting(2.1), "by the median: 0.95x (4 B), target >= 1x"),
@@ -230,8 +230,8 @@ def test_throughput_is_compared_with_what_silent_processes_reach() -> None:
     found = throughput.ranks_section(trained(sync=1.7)).targets
     assert [target.met for target in found[:2]] == [False, True]
     assert (found[0].wanted, found[0].measured) == (">= 0.95x", "0.89x")
-    reached = "two ranks reach 1.70x of one process here, two independent processes 1.90x"
-    assert reached in found[0].cause
+    assert "two ranks train 1.70 times as fast as one process here, " in found[0].cause
+    assert "two independent processes 1.90 times; " in found[0].cause
 
 
 def test_every_batch_has_its_rows_and_its_own_cause():

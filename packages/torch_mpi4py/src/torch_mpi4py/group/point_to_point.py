@@ -166,7 +166,7 @@ class PointToPointWork(Handle):
                 collective may, and other than with gloo.
 
         Raises:
-            DeadlineError: if the other rank does not come within the group's time-out, and the
+            DeadlineError: if the other rank does not come within the group's timeout, and the
                 group is unusable then; or within ``timeout``.
             CommunicationError: if the message does not fit the tensor, or a rank died.
         """
