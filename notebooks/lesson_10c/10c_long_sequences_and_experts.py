@@ -1182,7 +1182,7 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
 # | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
 # | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
-# | Ulysses | four all-to-alls of one slice each; the ring sends $p/2$ times as many bytes, but not if there are few heads of keys; no more ranks than heads |
+# | Ulysses | all-to-all four times, each of one slice; the ring sends $p/2$ times as many bytes, but not if there are few heads of keys; no more ranks than heads |
 # | experts | tokens travel, weights stay; counts first, then rows; combine is as uneven as the choice of experts |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
 # | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |
