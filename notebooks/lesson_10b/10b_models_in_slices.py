@@ -22,7 +22,7 @@
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by the bytes that each holds in memory and sends;
 # - use `ZeroRedundancyOptimizer` and `fully_shard`, including in mixed precision and from the meta device;
 # - lay out a 2 x 2 mesh, for data and slices or for replicas and shards, and say what each of its groups carries;
-# - work out on paper what a model of 70 billion parameters needs.
+# - work out on paper how much memory and traffic a model of 70 billion parameters needs.
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather from lessons 02 and 03.
 #
@@ -363,7 +363,7 @@ class Sliced(nn.Module):
 
 
 # %% [markdown]
-# All ranks see the *same* batch: together they are one worker.
+# All ranks process the *same* batch: together they are one worker.
 #
 # **Predict.** The model has two blocks. How many all-reduces does one training step take, forward and backward together?
 
@@ -490,7 +490,7 @@ for one, other in zip(by_better_plan.parameters(), serial_dtensor.parameters(), 
 assert traffic.collectives["all_reduce"].messages == 4
 
 # %% [markdown]
-# Four again. Count before you trust a plan.
+# Four again. Count the messages before you trust a plan.
 #
 # ### The logits, cut by the vocabulary
 #
@@ -822,7 +822,7 @@ print(f"Adam's state: {shares[0]:,} bytes here, {shares[1]:,} in one piece")
 assert cluster.view["step_ratio"] == [1.5] * 4
 
 # %% [markdown]
-# ### Your turn: without a byte too many
+# ### Your turn: not a byte too many
 #
 # Write one step of SGD with momentum and sharded state. It must send no more bytes than one all-reduce. `weights` and `gradient` are vectors of n numbers, and `velocity` has n / p (n is a multiple of p). `weights` are the same on all ranks; each rank has its own `gradient`. If m is the *mean* gradient of the group, the step is velocity ← 0.9 velocity + m and weights ← weights - 0.1 velocity. Change `weights` and `velocity` in place; return nothing.
 
@@ -854,7 +854,7 @@ check("10b.sharded_step")
 # | stage | keeps only a part of | gradients travel by | weights travel by |
 # |---|---|---|---|
 # | 0: DDP | nothing | all-reduce | nothing |
-# | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's) | once, after the step |
+# | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's version) | broadcasts, after the step |
 # | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in forward |
 # | 3: `fully_shard(..., reshard_after_forward=True)` | state, gradients, parameters | reduce-scatter | two all-gathers, in forward and backward |
 #
@@ -1438,7 +1438,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | asynchronous tensor parallelism | each chunk arrives while the previous one is multiplied |
 # | all-reduce | reduce-scatter + all-gather, $2 \frac{p-1}{p} n$ from each rank |
 # | stages 1, 2, 3 | each rank holds only a part: of the state; then of the gradients too; then of the parameters too |
-# | bytes sent, DDP = 1 | stages 1 and 2: 1 (PyTorch's stage 1: 1.5), stage 3: 1.5 |
+# | bytes sent, with DDP = 1 | stages 1 and 2: 1 (PyTorch's stage 1: 1.5), stage 3: 1.5 |
 # | bytes per parameter | 16 in mixed precision with Adam, plus the activations |
 # | mixed precision | weights gathered in 2 bytes, gradients summed in 4, master weights in 4: stage 3 sends 2/3 |
 # | meta device | build, shard, allocate: never more memory than the shards; fill every tensor |

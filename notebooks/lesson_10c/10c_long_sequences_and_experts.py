@@ -16,8 +16,8 @@
 # **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. This lets you cut a long sequence by tokens: queries stay on their rank, while keys and values travel. Everywhere else each token is processed alone, so the tokens can travel too. In a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
 #
 # **You will be able to**
-# - say what grows with the length of a sequence, and what a rank must hold for a million tokens;
-# - merge partial softmaxes exactly, and build ring attention on it, forward and backward;
+# - say what grows with the length of a sequence, and how much a rank must hold for a million tokens;
+# - merge partial softmaxes exactly, and build ring attention from them, forward and backward;
 # - balance the work between ranks under a causal mask;
 # - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by the bytes that they send;
 # - send tokens to experts and back, count imbalance and dropped tokens, and average each gradient over the right ranks.
@@ -107,7 +107,7 @@ assert 107_000 < parameters / (width * blocks) < 108_000
 #
 # $$ y = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} $$
 #
-# **Predict.** All scores are equal. Part one of the keys is a single key, with value 10. Part two has three keys, each with value 2. Each part on its own gives the outputs 10 and 2. What is the output of both parts together?
+# **Predict.** All scores are equal. The first part of the keys is a single key with value 10. The second part has three keys, each with value 2. On their own, the parts give the outputs 10 and 2. What is the output of both parts together?
 
 # %%
 prediction = None
@@ -211,7 +211,7 @@ def ring_forward(q, k, v):
 
 
 # %% [markdown]
-# (To hide the messages, a real implementation starts them before it computes with the keys at hand. Here the two are separate to keep the code readable.)
+# (To hide the messages, a real implementation starts them before it computes with the keys that it already has. Here the two are separate to keep the code readable.)
 #
 # **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes per number, and 4 ranks. How many bytes does each rank send in forward?
 
@@ -312,7 +312,7 @@ assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 # %% [markdown]
 # Can the messages be hidden? In one step of forward, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer than the messages as soon as $n$ exceeds 8,000 tokens. If each rank has enough tokens, a ring therefore costs no time, however many ranks there are.
 #
-# ## 4. A causal mask, and which rank works
+# ## 4. A causal mask, and which rank does the work
 #
 # In a language model a token sees only itself and the tokens before it. The mask that hides the others is called *causal*. A rank can skip keys that none of its queries may see, which saves half of all the work. But which ranks save it?
 #
@@ -1029,7 +1029,7 @@ expert_loads(dict(zip(remedies, load, strict=True)))
 assert busiest[0] > 1.5 > max(busiest[1:])
 
 # %% [markdown]
-# ### Capacity, and tokens that are dropped
+# ### Capacity and dropped tokens
 #
 # The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ is 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 

@@ -17,7 +17,7 @@
 #
 # **You will be able to**
 # - measure the arithmetic speed and the memory bandwidth of a machine, and say by which method;
-# - place a layer under the machine's roofline, and predict the least time that it can take;
+# - place a layer under the machine's roofline, and predict the shortest time that it can take;
 # - choose the number of threads for ranks that share a machine, and recognise the symptoms of a wrong choice;
 # - decide whether input is the bottleneck, and pack, prefetch or pin accordingly;
 # - record a trace on every rank, put all traces on one clock, read from them where the time and the memory went, and find the rank that all others wait for.
@@ -653,9 +653,9 @@ figures.measured_and_predicted(
 # %% [markdown]
 # Once $T_\text{load}/w$ is below $T_\text{comp}$, more workers gain nothing. And workers that decode images need cores: section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, so the points lie slightly above the line.)
 #
-# How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance; the default is 2. Our sampler counts the batches that the loader has asked it for.
+# How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance; the default is 2. Our sampler counts the batches that the loader has requested.
 #
-# **Predict.** There are two workers, with `prefetch_factor=2`. The first batch has just arrived, and you have not asked for the second. How many batches has the loader asked the sampler for? Write a number.
+# **Predict.** There are two workers, with `prefetch_factor=2`. The first batch has just arrived, and you have not asked for the second. How many batches has the loader requested from the sampler? Write a number.
 
 # %%
 prediction = None

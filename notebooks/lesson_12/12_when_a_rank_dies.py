@@ -19,9 +19,9 @@
 # - notice the death of a rank, shrink to the survivors, continue from the same weights, and measure what the death has changed;
 # - say how batch size and learning rate change with one rank fewer;
 # - write a checkpoint that holds everything that the next step depends on, and know what each part of it is for;
-# - save a sharded model from all ranks at once while training goes on, and load it on fewer;
-# - choose how often to save, for four ranks and for a hundred thousand;
-# - use `torchrun --max-restarts`, and say what it does differently;
+# - save a sharded model from all ranks at once while training continues, and load it on fewer;
+# - choose how often to save, with four ranks and with a hundred thousand;
+# - use `torchrun --max-restarts`, and say how it differs;
 # - read a hang report and name the bug;
 # - stop a rank in the middle of a cell, look inside it, and find where a wrong number comes from.
 #
@@ -184,7 +184,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 #
 # In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and picks a process, or if somebody pulls a plug. With its tiny `bucket_cap_mb`, DDP sends the gradients in two messages. The first has left when rank 2 dies; the second never will.
 #
-# **Predict.** What will the other three ranks do: (A) wait for 30 s, the deadline of their group; (B) get an error at once; or (C) go on with wrong gradients? Write a letter.
+# **Predict.** What will the other three ranks do: (A) wait for 30 s, the deadline of their group; (B) get an error at once; or (C) continue with wrong gradients? Write a letter.
 
 # %%
 prediction = None
@@ -572,7 +572,7 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
 # | part | without it |
 # |---|---|
 # | model (parameters *and* buffers) | training begins again |
-# | optimizer | momentum, or Adam's averages, begin at zero: the first steps have the wrong size |
+# | optimizer | momentum, or Adam's averages, restart at zero: the first steps have the wrong size |
 # | schedule | warm-up happens again, or the large learning rate of the beginning |
 # | place in the data: epoch, step, seed of the order | some samples come twice, others never |
 # | random generators *of every rank* | different dropout masks and augmentations; no exact repetition |
@@ -911,7 +911,7 @@ def share_expected(interval, save_s, between_failures, restart_s):
 
 
 # %% [markdown]
-# *Assumed*: a save of 60 s and a restart of 5 minutes; lifetimes as published for Llama 3. The simulated training runs are long, 1,500 mean times between failures.
+# *Assumed*: a save takes 60 s and a restart 5 minutes; lifetimes are as published for Llama 3. The simulated training runs are long: 1,500 times the mean time between failures.
 #
 # **Predict.** At the best interval, what share of the time is lost with 10,000 ranks, and what share with 100,000? Give two fractions, `[a, b]`.
 
@@ -941,11 +941,11 @@ saving_interval(simulated, formula, best)
 # %% [markdown]
 # The points are the simulation, the lines the exact mean, and the dashed lines Young's interval: it hits the lowest point for 10,000 ranks, and is still close for 100,000. (With 1,500 failures the mean is accurate to about $1/\sqrt{1500}$, 3%; we allow 10%.)
 #
-# With 10,000 ranks a good interval costs a tenth of the time. With 100,000 ranks, the same lifetimes and the same 60 s, more than a third is lost *at best*. Then something else has to change:
+# With 10,000 ranks and a good interval, a tenth of the time is lost. With 100,000 ranks, the same lifetimes and the same 60 s, more than a third is lost *at best*. Then something else has to change:
 #
 # - a cheaper save: into the memory of a neighbour, or in the background while training continues; a tenth of $\delta$ means about a third of the saving cost;
 # - a cheaper failure: continue with the survivors (sections 3 to 5), or keep spare machines ready, so that the restart takes seconds;
-# - fewer failures: replace what fails often.
+# - fewer failures: replace parts that fail often.
 #
 # The Llama 3 training spent more than 90% of its time training [1, *published*], with failures every three hours.
 #
@@ -1254,8 +1254,8 @@ check("12.standardise")
 # | writing it | to a file beside the old one; flush, `fsync`, rename |
 # | shards | `dcp.async_save` with its own group; every rank writes its part; `.metadata` last; loads on any number of ranks |
 # | how often | $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ |
-# | `torchrun --max-restarts` | all are ended and started again; the program finds its checkpoint |
-# | hang report | who is not waiting? does the chain close? which two calls do not fit? |
+# | `torchrun --max-restarts` | all ranks are ended and started again; the program finds its checkpoint |
+# | hang report | who is not waiting? does the chain close? which two calls do not match? |
 # | a wrong number | check on each rank before numbers are mixed; an all-reduce hides which rank produced it |
 # | `cluster.where()`, `%pxdebug 3`, `breakpoint()` | where all ranks are; a rank's latest error; a rank in the middle of its cell |
 #
