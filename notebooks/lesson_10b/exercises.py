@@ -36,7 +36,7 @@ STEP_HINTS = [
     "And what does it have to send to the others afterwards?",
     "`dist.reduce_scatter(part, parts)` gives rank r part r of the sum, and "
     "`dist.all_gather(parts, part)` puts the parts together again. `list(vector.chunk(p))` "
-    "returns the parts of a vector as views. The update comes between the two calls, on one part only.",
+    "returns the parts of a vector as views. The update comes between the two, on one part only.",
     "```python\n"
     "part = torch.empty_like(velocity)\n"
     "dist.reduce_scatter(part, list(gradient.chunk(p)), group=group)\n"

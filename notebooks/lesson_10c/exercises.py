@@ -70,7 +70,7 @@ def check_attention_bytes(attention_bytes) -> str:
     from .judge_bytes import judge_bytes
 
     judge_bytes(attention_bytes)
-    return "The ring sends keys and values only, Ulysses sends all four, but a p-th of the bytes."
+    return "The ring sends keys and values only. Ulysses sends all four, a p-th of each."
 
 
 DISPATCH_HINTS = [
