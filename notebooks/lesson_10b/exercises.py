@@ -1,4 +1,4 @@
-"""A slice or a shard gives the whole result, for as few bytes as can be.
+"""A slice or a shard gives the whole result, for as few bytes as possible.
 
 The checks of lesson 10b. Two try the learner's function on all ranks and on one rank fewer; the
 third compares it with the formulas of the ZeRO paper.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from course_lib.teaching.exercise import as_mistake, exercise
 
 ROW_HINTS = [
-    "Each rank can multiply what it has. Its product has the right shape already; what is missing "
-    "in it?",
+    "Each rank can multiply what it has. Its product already has the right shape. What does it "
+    "still lack?",
     "The whole product is the sum of the ranks' products. The bias belongs to the sum, not to each "
     "of its terms.",
     "```python\nproduct = inputs @ weight.T\n...  # sum the products over the group\n"
@@ -33,15 +33,15 @@ def check_row_linear(row_linear) -> str:
 
 STEP_HINTS = [
     "Each rank updates one part of the weights, so which part of the mean gradient does it need? "
-    "And what does it have to tell the others afterwards?",
-    "`dist.reduce_scatter(part, parts)` gives rank r part r of the sum, `dist.all_gather(parts, "
-    "part)` puts the parts together again; `list(vector.chunk(p))` are the parts of a vector, as "
-    "views. Between the two comes the update, on one part only.",
+    "And what does it have to send to the others afterwards?",
+    "`dist.reduce_scatter(part, parts)` gives rank r part r of the sum, and "
+    "`dist.all_gather(parts, part)` puts the parts together again. `list(vector.chunk(p))` "
+    "returns the parts of a vector as views. The update comes between the two, on one part only.",
     "```python\n"
     "part = torch.empty_like(velocity)\n"
     "dist.reduce_scatter(part, list(gradient.chunk(p)), group=group)\n"
     "velocity.mul_(0.9).add_(part / p)\n"
-    "...  # the own part of the weights, minus 0.1 * velocity\n"
+    "...  # this rank's part of the weights, minus 0.1 * velocity\n"
     "...  # all parts into weights\n"
     "```",
 ]
@@ -71,8 +71,8 @@ def check_sharded_step(sharded_step) -> str:
 
 
 BYTES_HINTS = [
-    "16 bytes a parameter in all: 2 of weights, 2 of gradients, 12 of the optimizer. Each stage "
-    "divides one more of the three by the number of ranks.",
+    "16 bytes per parameter in all: 2 for weights, 2 for gradients, 12 for the optimizer. Each "
+    "stage divides one more of the three by the number of ranks.",
     "Stage 1 divides the optimizer's 12 bytes, stage 2 the gradients' 2 as well, stage 3 the "
     "weights' 2 too. Stage 0 divides nothing.",
     "```python\n"
@@ -88,4 +88,4 @@ def check_bytes_per_rank(bytes_per_rank) -> str:
     from .judge_memory import judge_bytes_per_rank
 
     judge_bytes_per_rank(bytes_per_rank)
-    return "16 bytes a parameter, and each stage divides one kind more."
+    return "16 bytes per parameter, and each stage divides one more kind of them."

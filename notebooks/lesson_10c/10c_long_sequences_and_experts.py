@@ -13,16 +13,16 @@
 # %% [markdown]
 # # 10c Long sequences and experts
 #
-# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. So you can cut a long sequence by tokens: queries stay on their rank, while keys and values travel. Everywhere else a token is alone, so it can travel too. In a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
+# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. This lets you cut a long sequence by tokens: queries stay on their rank, while keys and values travel. Everywhere else each token is processed alone, so the tokens can travel too. In a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
 #
 # **You will be able to**
-# - say what grows with the length of a sequence, and what a rank must hold for a million tokens;
-# - merge partial softmaxes exactly, and build ring attention on it, forward and backward;
-# - balance the work that a causal mask leaves to the ranks;
-# - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by their bytes;
+# - say what grows with the length of a sequence, and how much a rank must hold for a million tokens;
+# - merge partial softmaxes exactly, and build ring attention from them, forward and backward;
+# - balance the work between ranks under a causal mask;
+# - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by the bytes that they send;
 # - send tokens to experts and back, count imbalance and dropped tokens, and average each gradient over the right ranks.
 #
-# **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all of lesson 02.
+# **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all from lesson 02.
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
 
@@ -64,13 +64,13 @@ def close(one, other):
 
 
 # %% [markdown]
-# All numbers are in float64, as in lesson 10b, so $10^{-12}$ tells rounding from a mistake.
+# All numbers are in float64, as in lesson 10b, so a tolerance of $10^{-12}$ separates rounding from mistakes.
 #
 # ## 1. What grows with the sequence
 #
-# A sequence has $s$ tokens, and a block of the transformer represents each by $h$ numbers. Most of what the block keeps for backward grows like $s \cdot h$: about $34 \cdot s \cdot h$ bytes in 16 bits (lesson 10b, section 9). The *scores* of attention grow faster. They say how well each query fits each key, so every head has a matrix of $s \times s$ of them.
+# A sequence has $s$ tokens, and a block of the transformer represents each by $h$ numbers. Most of what the block keeps for backward grows like $s \cdot h$: about $34 \cdot s \cdot h$ bytes in 16 bits (lesson 10b, section 9). The *scores* of attention grow faster. They say how well each query matches each key, so every head has an $s \times s$ matrix of them.
 #
-# **Predict.** A number has 2 bytes. How many terabytes ($10^{12}$ bytes) are the scores of one head, in one block, for a million tokens ($2^{20}$)?
+# **Predict.** Each number has 2 bytes. How many terabytes ($10^{12}$ bytes) do the scores of one head in one block take for a million tokens ($2^{20}$)?
 
 # %%
 prediction = None
@@ -80,9 +80,9 @@ million = 2**20
 compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the formula")
 
 # %% [markdown]
-# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does this where it can.) Section 2 shows how that is possible although a softmax needs all scores.
+# And that is only one of 64 heads, in one of 80 blocks. So at any length that matters, the scores are never stored: *FlashAttention* [1] computes them tile by tile in the GPU's fast memory, discards them, and computes them again in backward. (Where it can, `F.scaled_dot_product_attention` does this.) Section 2 shows how this is possible even though a softmax needs all the scores.
 #
-# The next cell computes what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, with numbers in 16 bits. The operations are those of forward only. The weights take 2 for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
+# The next cell computes what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, with numbers in 16 bits. It counts the operations of forward only. The weights take 2 operations for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -96,18 +96,18 @@ assert weights < attention
 assert 107_000 < parameters / (width * blocks) < 108_000
 
 # %% [markdown]
-# At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
+# At 8,192 tokens attention is a small part of the work, and checkpointing (lesson 10) solves the memory problem. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks, each still needs 172 GB. You have to cut the sequence itself, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks is 21 GB each. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
 #
-# The operations of the last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
+# The operations of the last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how the ranks share it.
 
 # %% [markdown]
 # ## 2. Softmax in parts
 #
-# Take one query. With its scores $x_i$ for the keys $i$ and their values $v_i$, attention gives
+# Take one query. From its scores $x_i$ for the keys $i$, and the keys' values $v_i$, attention computes
 #
 # $$ y = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} $$
 #
-# **Predict.** All scores are equal. Part one of the keys is a single key, with value 10. Part two has three keys, each with value 2. Each part on its own gives the outputs 10 and 2. What is the output of both parts together?
+# **Predict.** All scores are equal. The first part of the keys is a single key with value 10. The second part has three keys, each with value 2. On their own, the parts give the outputs 10 and 2. What is the output of both parts together?
 
 # %%
 prediction = None
@@ -120,15 +120,15 @@ together = float(torch.softmax(scores, 0) @ values)
 compare(prediction, together)
 
 # %% [markdown]
-# You cannot average outputs, but you can add up numerators and denominators. There is one obstacle: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax first subtracts the largest score $m$, which changes numerator and denominator by the same factor. Each part has a largest score of its own, so each part of the keys has to supply three things:
+# You cannot average outputs, but you can add up numerators and denominators. There is one obstacle: $e^{x}$ overflows, in float32 as early as $x = 89$. Softmax therefore subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part of the keys has its own largest score, so it has to supply three things:
 #
 # $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
 #
-# Two parts can be merged exactly once they refer to the same $m$ [2].
+# Once two parts refer to the same $m$, they can be merged exactly [2].
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0. This can happen in one part or in both. (And $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see. Then its $m$ is minus infinity, and its $\ell$ and $w$ are 0. This can happen in one part or in both. (And $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"
@@ -153,7 +153,7 @@ check("10c.merge")
 # %% [markdown]
 # Stuck? `hint("10c.merge")`, `solution("10c.merge")`.
 #
-# The next cell computes such a part from queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their product over $\sqrt{d}$. `visible` says which query may see which key. The cell after it cuts the keys into three uneven parts, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for the backward of section 3.)
+# The next cell computes such a part from queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their dot product divided by $\sqrt{d}$. `visible` says which query may see which key. The cell after it cuts the keys into three uneven parts, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for backward, in section 3.)
 
 # %%
 # %%px
@@ -183,7 +183,7 @@ close(weighted / total[..., None], F.scaled_dot_product_attention(Q, K, V))
 # %% [markdown]
 # ## 3. Ring attention
 #
-# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with those that it has at the moment, and merges the result with that of the earlier steps. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
+# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with the keys and values that it holds at the moment, and merges the result with those of the earlier steps. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
 
 # %%
 ring_of_keys()
@@ -211,9 +211,9 @@ def ring_forward(q, k, v):
 
 
 # %% [markdown]
-# (To hide the messages, a real implementation starts them before it computes with the keys at hand. Here the two are separate to keep the code readable.)
+# (To hide the messages, a real implementation starts them before it computes with the keys that it already has. Here the two are separate to keep the code readable.)
 #
-# **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes a number, and 4 ranks. How many bytes does each rank send in forward?
+# **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes per number, and 4 ranks. How many bytes does each rank send in forward?
 
 # %%
 prediction = None
@@ -231,7 +231,7 @@ sent_forward = forward.sent.bytes
 compare(prediction, cluster.view["sent_forward"][0])
 
 # %% [markdown]
-# Keys and values of $s/p$ tokens are passed on $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, which no rank needed to hold.
+# Each rank passes on keys and values of $s/p$ tokens $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, although no rank had to hold it all.
 
 # %%
 # %%px
@@ -242,13 +242,13 @@ assert forward.sent.messages == 2 * (world_size - 1)
 # %% [markdown]
 # ### Backward
 #
-# Autograd does not see messages, so we write backward by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$. With that number it can compute the probabilities $P = e^{x - m - \ln \ell}$ of any keys again (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
+# Autograd does not see messages, so we write backward by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$. With that number it can recompute the probabilities $P = e^{x - m - \ln \ell}$ for any keys (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. For each part of the keys, the chain rule gives
 #
 # $$ \nabla V = P^\top g, \qquad S = P \circ (g V^\top - \textstyle\sum_d g \circ y), \qquad \nabla Q \mathrel{+}= S K / \sqrt{d}, \qquad \nabla K = S^\top Q / \sqrt{d} $$
 #
-# where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through: every rank adds its term to them.
+# where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through, and every rank adds its term to them.
 #
-# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (On which rank does each $\nabla K$ and $\nabla V$ have to end?)
+# **Predict.** On 4 ranks, how many times as many bytes does backward send as forward? (On which rank does each $\nabla K$ and $\nabla V$ have to end up?)
 
 # %%
 prediction = None
@@ -303,20 +303,20 @@ ratio = backward.sent.bytes / forward.sent.bytes
 compare(prediction, cluster.view["ratio"][0], within=0.01)
 
 # %% [markdown]
-# Keys and values are again passed on $p - 1$ times. Their gradients take $p$ steps, because they have to come home. That makes $4p - 2$ slices instead of $2p - 2$, or 14 to 6. All gradients equal those of one process.
+# Keys and values are again passed on $p - 1$ times. Their gradients take $p$ steps, because they have to come home. That makes $4p - 2$ slices instead of $2p - 2$, here 14 instead of 6. All gradients equal those of one process.
 
 # %%
 # %%px
 assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 
 # %% [markdown]
-# Can the messages be hidden? In a step of forward a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes a number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer as soon as $n$ is above 8,000 tokens. So a ring costs no time if each rank has enough tokens, however many ranks there are.
+# Can the messages be hidden? In one step of forward, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer than the messages as soon as $n$ exceeds 8,000 tokens. If each rank has enough tokens, a ring therefore costs no time, however many ranks there are.
 #
-# ## 4. A causal mask, and which rank works
+# ## 4. A causal mask, and which rank does the work
 #
-# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can skip keys that none of its queries may see, which saves half of all work. But which ranks save it?
+# In a language model a token sees only itself and the tokens before it. The mask that hides the others is called *causal*. A rank can skip keys that none of its queries may see, which saves half of all the work. But which ranks save it?
 #
-# Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys; pairs with nothing visible are skipped, and pairs on the diagonal count as whole. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
+# Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys. Pairs with nothing visible are skipped, and pairs on the diagonal count as whole ones. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
 # **Predict.** How many pairs does rank 3, the last of four, compute?
 
@@ -362,7 +362,7 @@ def causal_ring(q, k, v, order):
 
 
 # %% [markdown]
-# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the CPU seconds of a rank's own computing, even if other processes use the cores.
+# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the seconds of CPU time that a rank's own computing takes, even if other processes use the cores.
 
 # %%
 # %%px
@@ -391,7 +391,7 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, in which rank 0 computes only 3. With equal shares of the 36 pairs it would take the time of 9.
+# Rank 3 computes three pairs of its own and four with each rank before it, five times as many as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, of which rank 0 computes only 3. With equal shares of the 36 pairs it would take the time of 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
@@ -399,9 +399,9 @@ assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
 # %% [markdown]
 # ### Your turn: an order that balances the work
 #
-# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $2p$ need not divide $s$. Which two chunks belong together if all ranks are to compute equally many pairs? (Which rank gets which two does not matter.)
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $s$ need not be a multiple of $2p$. Which two chunks must go together if all ranks are to compute equally many pairs? (It does not matter which rank gets which two.)
 #
-# Write `balanced_order(tokens, ranks)`, which returns a list with the list of positions of each rank, ascending. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
+# Write `balanced_order(tokens, ranks)`, which returns one list for each rank, with that rank's positions in ascending order. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
 
 
 # %% tags=["exercise"] exercise="10c.balanced_order"
@@ -441,14 +441,14 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every step is balanced as well, not just the sum. The outputs are the same in every order; only the positions (in the mask here, in position embeddings in a model) have to follow the tokens.
+# Each square is a pair of chunks, marked with the rank that computes it: rows are queries, columns keys. The bars show how many pairs each rank computes. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every single step is balanced, not just the sum. The outputs are the same in every order; only the positions (in the mask here, in position embeddings in a model) have to follow the tokens.
 
 # %%
 # %%px
 assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
-# For backward in this order we use the function of section 3, which sets the probabilities of hidden keys to zero. The next cell proves it with the short sequence:
+# For backward in this order we use the function from section 3, which sets the probabilities of hidden keys to zero. The next cell proves with the short sequence that this is right:
 
 # %%
 # %%px
@@ -471,7 +471,7 @@ for one, everyones in zip(gradients, serial, strict=True):
 # %% [markdown]
 # ## 5. Ulysses: heads instead of tokens
 #
-# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges before and after: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same in reverse.
+# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges data before and after attention: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same in reverse.
 
 
 # %%
@@ -517,7 +517,7 @@ class ToTokens(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged, each as large as a slice; a $p$-th of each stays on its rank. How many times as many bytes does the *ring* send in forward, on 4 ranks?
+# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged. Each is as large as a slice, and a $p$-th of each stays on its rank. On 4 ranks, how many times as many bytes does the *ring* send in forward?
 
 # %%
 prediction = None
@@ -545,9 +545,9 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice as many, and in general $p/2$ times as many. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. In backward Ulysses sends as much as in forward, and the ring more than twice as much as in its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
+# Twice as many, and in general $p/2$ times as many. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
 #
-# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output, so each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring. In return, it cuts the weights too.
+# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, the same as the ring. In return, it cuts the weights as well.
 
 # %%
 # %%px
@@ -555,11 +555,11 @@ assert handed_over == (4, 4 * slice_bytes)
 assert ulysses_backward.collectives["all_to_all_single"] == handed_over
 
 # %% [markdown]
-# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. Then an eighth of the bytes goes round the ring.
+# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And in many models several heads of queries share keys and values: Llama 3 70B from lesson 10b has 64 heads of queries, but only 8 of keys and values. Then only an eighth of the bytes goes round the ring.
 #
 # ### Your turn: predict the bytes
 #
-# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`: it returns how many bytes one rank sends in forward, for one sequence, with 2 bytes a number. `way` is `"ring"` or `"ulysses"`. `heads` counts the heads of queries, which are also those of the output, and `kv_heads` those of keys and of values. Numbers that stay on their rank are not sent. All divisions are exact: `ranks` divides `tokens`, and for Ulysses both numbers of heads.
+# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`, which returns the number of bytes that one rank sends in forward for one sequence, at 2 bytes per number. `way` is either `"ring"` or `"ulysses"`. `heads` is the number of heads of the queries, and of the output too; `kv_heads` is that of the keys and of the values. Numbers that stay on their own rank are not sent. All divisions come out even: `ranks` divides `tokens` and, for Ulysses, both numbers of heads.
 
 
 # %% tags=["exercise"] exercise="10c.attention_bytes"
@@ -597,22 +597,22 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring sends less, but only just, because few heads of keys and values save Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just: having few heads of keys and values saves Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head, Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
-# | bytes of a rank, forward | $2(p-1) \frac{s}{p}$ · width of keys, values | $\frac{p-1}{p} \frac{s}{p}$ · all four widths |
-# | messages | neighbours only; can hide behind computing | every rank with every other; attention waits for them |
-# | ranks at most | any number | as many as heads (of keys and values, unless they are copied) |
+# | bytes sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of keys, values | $\frac{p-1}{p} \frac{s}{p}$ · all four widths |
+# | messages | to neighbours only; computing can hide them | from every rank to every other; attention waits for them |
+# | most ranks | any number | as many as heads (of keys and values, unless they are copied) |
 # | causal mask | zigzag order | nothing to do |
 # | attention itself | has to be written in parts | any implementation |
-# | choose it | many ranks, several machines, few heads of keys | inside a machine, up to 8 or 16 ranks |
+# | choose it with | many ranks, several machines, few heads of keys | up to 8 or 16 ranks, inside a machine |
 #
-# You can also combine them: Ulysses inside each machine, a ring between machines. Llama 3 uses a third way. It all-gathers keys and values, on 16 ranks for 131,072 tokens. With 8 heads of keys they are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
+# You can also combine them: Ulysses inside each machine, a ring between machines. Llama 3 uses a third method: it all-gathers keys and values, on 16 ranks for 131,072 tokens. With 8 heads of keys and values these are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on CPUs? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it run on CPUs? Try it, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -633,21 +633,21 @@ if rank == 0:
     print(outcome)
 
 # %% [markdown]
-# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. CPUs have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
+# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. CPUs have a different one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor splits attention into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
 #
-# This is a good place to stop halfway. If you come back with a new kernel, run the first three code cells and continue here.
+# This is a good place to stop halfway. If you come back to a new kernel, run the first three code cells and continue here.
 #
 # ## 7. Experts
 #
-# We have cut attention; now we come to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. So the parameters grow with $E$, but the work for each token only with $k$.
+# We have cut attention; now we turn to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. The number of parameters therefore grows with $E$, but the work for each token only with $k$.
 #
-# The experts are spread over the ranks: *expert parallelism*. Each rank has tokens of its own, as in data parallelism, and now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts, *combine* sends the outputs back.
+# The experts are spread over the ranks, which is called *expert parallelism*. Each rank has its own tokens, as in data parallelism, and now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts; *combine* sends the outputs back.
 
 # %%
 tokens_to_experts()
 
 # %% [markdown]
-# Here is the layer, and the *dense* computation, which every other one has to equal: one process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
+# Here are the layer and the *dense* computation, which every other version has to equal: one process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
 
 
 # %%
@@ -685,9 +685,9 @@ def dense(layer, x):
 # %% [markdown]
 # ### Your turn: what goes where
 #
-# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; you have to tell it how many. So you have to put the copies in order. Expert e lives on rank e // (E / p).
+# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; you tell it how many go to each. First, however, you have to put the copies in order. Expert e lives on rank e // (E / p).
 #
-# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors: `order`, the places of the copies in `chosen`, sorted by their expert, so that `chosen[order]` ascends; and `counts`, with the shape (ranks, experts // ranks), which says how many copies go to each expert of each rank, including the zeros.
+# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors. `order` has the places of the copies in `chosen`, sorted by expert, so that `chosen[order]` ascends. `counts`, with the shape (ranks, experts // ranks), says how many copies go to each expert of each rank, including the zeros.
 
 
 # %% tags=["exercise"] exercise="10c.dispatch"
@@ -707,7 +707,7 @@ check("10c.dispatch")
 # %% [markdown]
 # Stuck? `hint("10c.dispatch")`, `solution("10c.dispatch")`.
 #
-# The same function sends rows there and back. Its backward sends the gradients the opposite way, with the counts swapped.
+# The same function sends rows there and back. Its backward sends the gradients in the opposite direction, with the counts swapped.
 
 
 # %%
@@ -733,7 +733,7 @@ def put(rows, places):
 
 
 # %% [markdown]
-# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rows rank j has sent for the rank's own expert number e. A second, small all-to-all brings these counts first.
+# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rows rank j has sent for this rank's own expert number e. A second, small all-to-all delivers these counts first.
 
 
 # %%
@@ -765,7 +765,7 @@ def mixture(layer, x, group):
 
 
 # %% [markdown]
-# **Predict.** Every rank has 32 tokens. The rows of a rank are counted as it hands them over: copies at dispatch, outputs of its experts at combine. In which direction do all ranks hand over equally many? **A**: both; **B**: dispatch only; **C**: combine only.
+# **Predict.** Every rank has 32 tokens. Count the rows that a rank hands over: copies at dispatch, outputs of its experts at combine. In which direction do all ranks hand over the same number of rows? **A**: both; **B**: dispatch only; **C**: combine only.
 
 # %%
 prediction = None
@@ -810,7 +810,7 @@ compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[
 print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
 
 # %% [markdown]
-# At dispatch each rank hands over its $k$ copies of 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts: the router determines the traffic, and the work. The outputs and the gradients of the tokens are already proven equal to the dense layer's. Now we check the bytes and the experts' own gradients:
+# At dispatch each rank hands over $k$ copies of each of its 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts, so the router determines both the traffic and the work. You have already proved that the outputs and the gradients of the tokens equal the dense layer's. Now check the bytes and the experts' own gradients:
 
 # %%
 # %%px
@@ -829,11 +829,11 @@ dist.all_reduce(router_gradient)
 close(router_gradient, serial.router.weight.grad)
 
 # %% [markdown]
-# Note the difference: the experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's gradient comes only from this rank's tokens. Section 8 is about this.
+# Note the difference. The experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's gradient comes only from this rank's tokens. Section 8 deals with this.
 #
 # ## 8. Whose gradient is it?
 #
-# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them. Training has to equal that of one process with all samples.
+# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has its own samples, and its loss is the *mean* over them. Training has to equal that of one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -842,7 +842,7 @@ close(router_gradient, serial.router.weight.grad)
 #
 # ### Your turn: average over the right ranks
 #
-# Write `average_gradients(shared, experts, everyone, replicas)`. `shared` and `experts` are lists of gradients, which you change in place. The first list belongs to the weights that all ranks have, the second to the rank's own experts. `everyone` is the group of all ranks, `replicas` the group of those with the same experts. Afterwards every gradient has to be that of the mean loss over *all* ranks' samples. (Each rank has equally many.)
+# Write `average_gradients(shared, experts, everyone, replicas)`. `shared` and `experts` are lists of gradients, which you change in place. The first list belongs to the weights that all ranks have, the second to the rank's own experts. `everyone` is the group of all ranks; `replicas` is the group of ranks with the same experts. Afterwards every gradient has to be that of the mean loss over *all* ranks' samples. (All ranks have the same number of samples.)
 
 
 # %% tags=["exercise"] exercise="10c.average_gradients"
@@ -949,7 +949,7 @@ too_large = (as_ddp.norm() / right.norm()).item()
 compare(prediction, {1: "A", 2: "B", 0.5: "C"}[round(cluster.view["too_large"][0], 6)])
 
 # %% [markdown]
-# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it must be divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide the mistake; SGD would train the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves, after five steps, that your average is right:
+# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each of which took the mean over its own samples. The sum over the two teams therefore contains four means, and must be divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide the mistake; SGD would train the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves, after five steps, that your average is right:
 
 # %%
 # %%px
@@ -964,12 +964,12 @@ assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".e
 # %% [markdown]
 # ## 9. Imbalance
 #
-# Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting, because the layer takes as long as its busiest rank. There are two remedies:
+# Nothing forces the router to use all the experts. If one happens to be good at the start, it is given more tokens, learns more, and is given more still. This makes ranks wait, because the layer takes as long as the busiest of them. There are two remedies:
 #
-# - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If both are uniform the term is $a$; it is larger where the router prefers experts that already get many copies. Its gradient also changes the rest of the model.
-# - A *balancing bias* [9]: add a number $b_e$ to the router's numbers before the top-k, but not in the weights. After each step lower it for experts with more copies than the mean, and raise it for the others. The bias needs no gradient and adds no second goal.
+# - An *auxiliary loss* [8]. Let $f_e$ be the share of the copies that go to expert e, and $P_e$ the mean of the router's softmax for it. Add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If both are uniform, the term is $a$; it is larger if the router prefers experts that already get many copies. Its gradient also changes the rest of the model.
+# - A *balancing bias* [9]. Add a number $b_e$ to the router's numbers before the top-k, but leave it out of the weights. After each step lower it for experts with more copies than the mean, and raise it for the others. The bias needs no gradient and adds no second goal.
 #
-# **Predict.** We train for 50 steps with 128 samples each, 8 experts and k = 2. Without a remedy, how many times the mean load does the busiest expert have in the last 20 steps? (Why is it between 1 and 4?)
+# **Predict.** We train for 50 steps with 128 samples each, 8 experts and k = 2. Without a remedy, how many times the mean load does the busiest expert get in the last 20 steps? (Why is it between 1 and 4?)
 
 # %%
 prediction = None
@@ -1023,15 +1023,15 @@ for name, times in zip(remedies, busiest, strict=True):
 expert_loads(dict(zip(remedies, load, strict=True)))
 
 # %% [markdown]
-# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. You have to weigh the auxiliary loss against the loss of the task. A bias needs only a rate, small enough that experts do not swap places in every step.
+# (It is at most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. You have to weigh the auxiliary loss against the loss of the task. A bias needs only a rate, small enough that experts do not swap places in every step.
 
 # %%
 assert busiest[0] > 1.5 > max(busiest[1:])
 
 # %% [markdown]
-# ### Capacity, and tokens that are dropped
+# ### Capacity and dropped tokens
 #
-# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
+# The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ is 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 
 
 # %%
@@ -1067,7 +1067,7 @@ for name, row in zip(remedies, cluster.view["percent"][0], strict=True):
     print(f"{name:15}", " ".join(f"{share:6.1f} %" for share in row))
 
 # %% [markdown]
-# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, which section 10 describes, balances well instead and drops nothing. Then the counts have to be sent, as in `mixture`.
+# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, described in section 10, balances well instead and drops nothing. The counts then have to be sent, as in `mixture`.
 
 # %%
 # %%px
@@ -1077,9 +1077,9 @@ assert percent[0][0] > max(row[0] for row in percent[1:])
 # %% [markdown]
 # ### Break it on purpose: nothing to send
 #
-# A rank may have no token, because the last batch of an epoch ran out or its tokens were padding. The function below returns early on such a rank.
+# A rank may have no tokens, because the last batch of an epoch ran out or all its tokens were padding. The function below returns early on such a rank.
 #
-# **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
+# **Predict.** Rank 3 has no tokens. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the all-to-all of the rows.
 
 # %%
 prediction = None
@@ -1100,7 +1100,7 @@ y = hasty(layer, few, dist.group.WORLD)
 compare(prediction, "B", source="In the report above")
 
 # %% [markdown]
-# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 finished with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and it must send them even a count of zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank that has no token, in backward too, and still equals the dense layer. (The cell first makes the mesh again, because its groups ended with the hang.)
+# **Symptom**: all other ranks hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 finished with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and it must send them even a count of zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank with no tokens, in backward too, and still equals the dense layer. (The cell first creates the mesh again, because its groups ended with the hang.)
 
 # %%
 # %%px
@@ -1111,13 +1111,13 @@ _, layer, _ = try_mixture([1, 0, 0, 0])  # at least 6 of the 8 experts get no to
 assert all(parameter.grad is not None for parameter in layer.experts.parameters())
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient has to be zero and not `None`, because it is all-reduced next. Here it is zero, because each expert computes with its rows even if there are none.)
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient must be zero and not `None`, because it is all-reduced next. Here it is zero, because each expert computes with its rows even if there are none.)
 #
 # ## 10. On paper: DeepSeek-V3
 #
-# The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, with separate input and output matrices.
+# The sizes are published, in the report [10] and in the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432. Each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048 and with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, with separate input and output matrices.
 #
-# **Predict.** What fraction of all parameters works for one token? Write it in percent, such as `"25%"`.
+# **Predict.** What fraction of all parameters is used for one token? Write it in percent, such as `"25%"`.
 
 # %%
 prediction = None
@@ -1136,9 +1136,9 @@ compare(prediction, active / total, within=0.2, source="By the formula")
 print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
 
 # %% [markdown]
-# The report says 671 and 37 billion; the notes that come with the released weights say 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
+# The report says 671 and 37 billion; the notes that come with the released weights say 36.6. (Norms and balancing biases are left out here. Of the vocabulary's two matrices only the output matrix counts as work, because the input is only looked up.)
 #
-# *Published* [10]: the model was trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks, without tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the stage opposite. Their gradients are added as well, which the cell leaves out.)
+# *Published* [10]: the model was trained on 2,048 GPUs, 8 in each machine, with a pipeline of 16 stages, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks, without tensor parallelism. A stage therefore has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the opposite stage. Their gradients are added as well, which the cell leaves out.)
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
@@ -1148,9 +1148,9 @@ print(f"an expert:                        summed over {replicas_of_an_expert} ra
 print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
 
 # %% [markdown]
-# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute the traffic of the tokens in forward, for one block with experts and 4,096 tokens on a rank. Dispatch sends 1 byte a number, combine 2 (*published*). The 8 experts of a token are in at most 4 machines. The token goes over the network once for each machine, at 50 GB/s, and is copied there by NVLink.
+# All sums are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute the traffic of the tokens in forward, for one block with experts and 4,096 tokens on a rank. Dispatch sends 1 byte per number, combine 2 (*published*). The 8 experts of a token are in at most 4 machines. The token goes over the network once for each machine, at 50 GB/s, and NVLink copies it there.
 #
-# **Predict.** How many milliseconds do dispatch and combine of one block take on the network, if each token goes to 4 other machines?
+# **Predict.** If every token goes to 4 other machines, how many milliseconds do the dispatch and combine of one block spend on the network?
 
 # %%
 prediction = None
@@ -1163,9 +1163,9 @@ operations = 2 * tokens * (attention + 9 * one_expert + router)
 print(f"computing at 400 TFLOP/s: {1000 * operations / 400e12:.1f} ms, attention's scores left out")
 
 # %% [markdown]
-# With the rate assumed here the messages take more than half as long as the computing. The report itself gives a ratio of about 1 : 1 for experts on other machines. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
+# At the rate assumed here the messages take more than half as long as the computing. The report itself gives a ratio of about 1 : 1 for experts on other machines. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the number of machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
 #
-# Experts are balanced by a bias for each of them, as in section 9, moved by 0.001 a step for most of the training, and by a very small auxiliary loss within each sequence; no token is dropped (*published* [10]).
+# Each expert has a balancing bias, as in section 9, which moves by 0.001 per step for most of the training. There is also a very small auxiliary loss within each sequence. No token is dropped (*published* [10]).
 
 # %%
 assert 670.9e9 < total < 671.1e9
@@ -1178,15 +1178,15 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 #
 # | | what to remember |
 # |---|---|
-# | what grows | activations with $s$, scores and their operations with $s^2$; scores are never kept |
+# | what grows | activations with $s$, scores and their operations with $s^2$; scores are never stored |
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
 # | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
 # | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
-# | Ulysses | four times an all-to-all of a slice; the ring sends $p/2$ times as many bytes, but not with few heads of keys; no more ranks than heads |
-# | experts | tokens travel, weights stay; counts first, then rows; the way back is as uneven as the choice |
+# | Ulysses | all-to-all four times, each of one slice; the ring sends $p/2$ times as many bytes, but not if there are few heads of keys; no more ranks than heads |
+# | experts | tokens travel, weights stay; counts first, then rows; combine is as uneven as the choice of experts |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
 # | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |
-# | no token | is no reason to leave out a collective |
+# | no tokens | no reason to leave out a collective |
 #
 # As a script: `mpiexec -n 4 python scripts/experts.py` (a mesh of data and experts).
 #

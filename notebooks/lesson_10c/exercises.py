@@ -9,11 +9,11 @@ from __future__ import annotations
 from course_lib.teaching.exercise import exercise
 
 MERGE_HINTS = [
-    "Numerators and denominators add up, if both were divided by the same e^m. Which m of the two "
+    "Numerators and denominators add up if all were divided by the same e^m. Which of the two m "
     "never makes an exponential larger than 1?",
     "With m = torch.maximum of both, a part with m_1 has to be multiplied by exp(m_1 - m): its "
-    "total as it is, its weighted with one dimension more, `[..., None]`. Where m is minus "
-    "infinity, subtract 0 in its place: exp(-inf) is 0.",
+    "total by the factor as it is, its weighted by the factor with one more dimension, "
+    "`[..., None]`. Where m is minus infinity, subtract 0 instead: exp(-inf) is 0.",
     "```python\n"
     "m = torch.maximum(one[0], other[0])\n"
     "reference = m.masked_fill(m.isneginf(), 0.0)\n"
@@ -34,7 +34,7 @@ def check_merge(merge) -> str:
 
 ORDER_HINTS = [
     "Queries of chunk j see j + 1 chunks of keys. For which two chunks is the sum always the same?",
-    "The first goes with the last, the second with the last but one: j and 2p - 1 - j.",
+    "The first goes with the last, the second with the second last: j and 2p - 1 - j.",
     "```python\n"
     "def positions(chunk):\n"
     "    return list(range(chunk * tokens // (2 * ranks), ...))\n\n"
@@ -70,7 +70,7 @@ def check_attention_bytes(attention_bytes) -> str:
     from .judge_bytes import judge_bytes
 
     judge_bytes(attention_bytes)
-    return "The ring pays for keys and values only, Ulysses a p-th of the way for all four."
+    return "The ring sends keys and values only. Ulysses sends all four, a p-th of each."
 
 
 DISPATCH_HINTS = [
@@ -95,10 +95,10 @@ def check_dispatch(dispatch) -> str:
 
 
 AVERAGE_HINTS = [
-    "Add up where the weight is, divide by how many ranks have samples. Which ranks have the "
-    "weight?",
+    "Add up over the ranks that have the weight, and divide by the number of ranks that have "
+    "samples. Which ranks have the weight?",
     "Shared gradients: all_reduce over `everyone`. Experts' gradients: all_reduce over "
-    "`replicas`. The gradient of an expert is a sum over its team already, so both are divided by "
+    "`replicas`. The gradient of an expert is already a sum over its team, so both are divided by "
     "the size of `everyone`.",
     "```python\n"
     "for gradient in shared:\n"

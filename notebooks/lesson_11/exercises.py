@@ -35,8 +35,8 @@ def check_linear_intensity(linear_intensity: Callable) -> str:
 
 
 LEAST_HINTS = [
-    "Take one layer first. How long would its arithmetic take alone, and how long its traffic "
-    "alone? For which of the two does it have to wait?",
+    "Take one layer first. How long would its arithmetic alone take, and how long its traffic "
+    "alone? Which of the two does it have to wait for?",
     "A layer takes at least max(FLOP / peak, bytes / bandwidth). Layers come one after another.",
     "```python\n"
     "total = 0\n"
@@ -56,8 +56,8 @@ def check_least_seconds(least_seconds: Callable) -> str:
 
 
 SHARE_HINTS = [
-    "Start with the samples: which is the first of this rank, and which the first after its share? "
-    "Then find the bytes: where in the file do these two begin?",
+    "Start with the samples: which one is this rank's first, and which is the first after its "
+    "share? Then find the bytes: where in the file do these two begin?",
     "`file.seek(starts[first])`, then `file.read(starts[last] - starts[first])` is the whole "
     "share. Sample i begins in this block at `starts[i] - starts[first]`.",
     "```python\n"
@@ -76,12 +76,12 @@ def check_read_share(read_share: Callable) -> str:
     from .judge_reads import judge_read_share
 
     judge_read_share(read_share)
-    return "Every rank has its samples, by one read of nothing else."
+    return "Every rank has its samples, with one read of nothing else."
 
 
 CULPRIT_HINTS = [
-    "Two steps. For each rank add up its time in `sync`; the smallest wins. Then, on that rank "
-    "alone: self time by name.",
+    "Work in two steps. For each rank add up its time in `sync`, and take the rank with the "
+    "least. Then, on that rank alone, add up self time by name.",
     "Self time: go through the spans in order of their start, the longer one first where two "
     "start together, and keep a stack of those that are still open. Add a span's length to its own "
     "name, and subtract it from that of the innermost open one. Leave out the spans inside `sync`, "

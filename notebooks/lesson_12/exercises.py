@@ -1,4 +1,4 @@
-"""After a death only that counts which survivors agree on, or a file holds, whole.
+"""After a death, what counts is the state that all survivors share, or that a whole file holds.
 
 The checks of lesson 12. Nobody dies in them: a rank stays away as a dead one would, or a write
 is interrupted.
@@ -15,11 +15,11 @@ from course_lib.teaching.judges.trials import is_text
 # ---- reading hang reports ---------------------------------------------------------------------
 
 REPORT_HINTS = [
-    "Start with who is *not* waiting. If there is one, it is what the others wait for, directly "
+    "Start with the rank that is *not* waiting. If there is one, the others wait for it, directly "
     "or through a chain. If all wait, look for two calls that were meant for each other.",
-    "A: three wait in the same line, and one is through with the cell. B: write down who waits "
+    "A: three wait in the same line, and one has finished the cell. B: write down who waits "
     "for whom, as arrows. C: two calls between ranks 0 and 1 differ in one number.",
-    "A is about the one that finished. B: the chain 2, 1, 0 ends at the rank that computes. C: "
+    "A is about the rank that finished. B: the chain 2, 1, 0 ends at the rank that computes. C: "
     "tag 5 is not tag 6, and ranks 2 and 3 only wait for those two.",
 ]
 
@@ -35,11 +35,11 @@ def check_name_the_bugs(name_the_bugs) -> str:
 # ---- numbers that are none ----------------------------------------------------------------------
 
 STANDARDISE_HINTS = [
-    "What one process would do with all rows: it knows one mean and one spread. Which sums over "
-    "all rows do these two need, and how can every rank have them?",
-    "Three numbers are to be summed over all ranks: how many rows there are, their sum, and, once "
-    "the mean is known, the squares of their distances from it. A rank of one row, or of none, "
-    "adds what it has.",
+    "Think of one process with all rows: it knows one mean and one spread. Which sums over "
+    "all rows do these two need, and how can every rank get them?",
+    "Sum three things over all ranks: the number of rows, their sum, and, once the mean is known, "
+    "the squares of their distances from it. A rank with one row, or with none, adds what it "
+    "has.",
     "```python\n"
     "count = comm.allreduce(len(rows))\n"
     "mean = comm.allreduce(rows.sum(0)) / count\n"
@@ -61,8 +61,8 @@ def check_standardise(standardise) -> str:
 REST_HINTS = [
     "Before the death all ranks together went through the first `done` samples of the order. "
     "What is left is one list; share it out among the ranks that there are *now*.",
-    "Take the list from place `done` on. Of that list rank r takes every `world_size`-th sample, "
-    "beginning with its number: then the ranks' next samples together are the next of the order.",
+    "Take the list from position `done` on. Rank r takes every `world_size`-th sample of it, "
+    "beginning at position r. Then the ranks' next samples together are the next of the order.",
     "A slice `[start::step]` takes every `step`-th entry. Two slices, one after the other: the "
     "first leaves out what is done, the second is this rank's share.",
 ]
@@ -138,11 +138,11 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
 # ---- go on with the survivors -----------------------------------------------------------------
 
 SURVIVOR_HINTS = [
-    "Everybody knows only its own number of steps. First all of them have to learn all of them; "
-    "then whoever has done most tells the others everything that the next step depends on.",
-    "`dist.all_gather_object(list, mine, group=group)` fills the list with everyone's. "
+    "Each rank knows only its own number of steps. First every rank has to learn the numbers of "
+    "all; then the one that has done most sends the others everything that the next step needs.",
+    "`dist.all_gather_object(list, mine, group=group)` fills the list with every rank's. "
     "`dist.broadcast_object_list([a, b], group=group, group_src=r)` gives rank r's objects to "
-    "all. What a step depends on: the model's `state_dict()` *and* the optimizer's.",
+    "all. A step depends on the model's `state_dict()` *and* the optimizer's.",
     "```python\n"
     "steps = [0] * dist.get_world_size(group)\n"
     "dist.all_gather_object(steps, steps_done, group=group)\n"
@@ -169,8 +169,8 @@ def check_go_on(go_on) -> str:
 
 SAVE_HINTS = [
     "Never touch the file that you may need. Write another one beside it, and when that is "
-    "complete, change names.",
-    "`os.replace(new, path)` changes the name in one step, whether there was a file or not, as "
+    "complete, rename it.",
+    "`os.replace(new, path)` renames in one step, whether there was a file or not, as "
     "long as both are in the same folder. Before that, the bytes have to be on the disk: "
     "`file.flush()` empties Python's buffer, `os.fsync(file.fileno())` the system's.",
     "```python\n"
@@ -196,9 +196,9 @@ def check_save_whole(save_whole) -> str:
 INTERVAL_HINTS = [
     "Two losses work against each other: saving costs `save_s` in every interval, and a failure "
     "costs half an interval on average. What matters is how often *any* of the ranks fails.",
-    "With R ranks some rank fails R times as often, every lifetime_s / R seconds on average: that "
+    "With R ranks failures come R times as often, every lifetime_s / R seconds on average: that "
     "is T. With t from save to save, the share of time lost is save_s / t + t / (2 T). Where is "
-    "its derivative by t zero?",
+    "its derivative with respect to t zero?",
     "-save_s / t**2 + 1 / (2 T) = 0, so t is the square root of ... Mind the seconds.",
 ]
 
