@@ -207,7 +207,7 @@ def launchers_section(measured: dict) -> Section:
     about = (
         f"`scripts/ddp.py` on {measured['ranks']} ranks, {measured['steps']} steps of 32 images "
         f"per rank, with the launchers taking turns: median (smallest to largest). The final "
-        f"weights of all runs are {'bit-identical' if equal else '**not equal**'}. Training "
+        f"weights of all runs are {'exactly equal' if equal else '**not equal**'}. Training "
         f"under mpiexec is {times:.2f} times as fast."
     )
     columns: dict[str, Callable[[str], str]] = {

@@ -194,7 +194,7 @@ def test_launchers_are_a_table_without_targets():
     }
     launched = throughput.launchers_section({"ranks": 2, "steps": 9, "runs": runs})
     assert "1.50 times" in tables([launched])
-    assert "are bit-identical" in tables([launched])
+    assert "are exactly equal" in tables([launched])
     assert targets_of([launched]) == []
 
 
