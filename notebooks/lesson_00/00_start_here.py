@@ -50,7 +50,7 @@ cluster = start_cluster(n=4)
 # Each line describes one process. Your operating system knows the process by its *process id* (pid).
 #
 # - **rank**: its number. Four ranks are numbered 0, 1, 2, 3.
-# - **device**: where its tensors live, either the processor (`cpu`) or a graphics card.
+# - **device**: where its tensors live, either the CPU (`cpu`) or a GPU.
 # - **threads**: how many threads it computes with. Here each rank has one, because the ranks on a machine share its cores.
 # - **MPI library**: the library that carries messages between the ranks. MPI, the *Message Passing Interface*, is a standard from 1994. Every supercomputer supports it, and so does your laptop.
 # - **host**: the machine it runs on. On a laptop all ranks have the same host. The lessons also run unchanged on several hosts.

@@ -636,7 +636,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # On the left, where the curve is flat, you pay for the message; on the right, you pay for the bytes. The two costs are equal at n = α/β bytes. Well below that size, sending twice as much costs almost nothing extra, so it pays to join small messages. You will meet this again as the *buckets* of lesson 08.
 #
-# The points do not lie exactly on the line. MPI changes its method at some sizes (it buffers small messages, as you have seen), and large messages do not fit into the processor's cache. Even so, two numbers describe sizes from 1 byte to 4 million quite well. Do not treat α as a constant of nature: on a machine that was doing other things too, readers found it between 14 and 75 us within one session. Run the cells again and see how far yours moves.
+# The points do not lie exactly on the line. MPI changes its method at some sizes (it buffers small messages, as you have seen), and large messages do not fit into the CPU's cache. Even so, two numbers describe sizes from 1 byte to 4 million quite well. Do not treat α as a constant of nature: on a machine that was doing other things too, readers found it between 14 and 75 us within one session. Run the cells again and see how far yours moves.
 #
 # ### Use it
 #

@@ -633,7 +633,7 @@ compare(prediction, sum(cluster.view["stuck"]))
 # %% [markdown]
 # Ranks 0, 1 and 2 are stuck. Rank 3, the one at fault, notices nothing. In a notebook of this course the report tells you. In a program of your own each operation has a deadline, and each stuck rank is freed by an exception that ends with the same report. It is a `DeadlineError` where the rank's own time was up, and a `RevokedError` where another rank gave up first. Both are kinds of `CommunicationError`.
 #
-# - **Symptom.** The program stands still, and the log ends. The waiting ranks use no processor time, or all of it. With plain MPI the program stands still indefinitely.
+# - **Symptom.** The program stands still, and the log ends. The waiting ranks use no CPU time, or a whole core each. With plain MPI the program stands still indefinitely.
 # - **Diagnosis.** Ask which rank is *not* there, because the ranks that hang are not at fault. In the report, it is the rank that has finished, is computing, or waits in another line. Look for a collective inside `if rank == ...`, or behind an early `return` or `continue`. Look also in loops that run a different number of times on each rank, and after an exception that one rank caught.
 # - **Fix.** Move the collective out of the condition, so that all ranks make the same calls. Let the condition decide only what is passed in and what is done with the result.
 #

@@ -313,7 +313,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Both distances rise alike, eight or nine orders of magnitude apart, so the only cause is rounding. `assert_matches_serial` checks this with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other processors and libraries add up in other orders. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
+# Both distances rise alike, eight or nine orders of magnitude apart, so the only cause is rounding. `assert_matches_serial` checks this with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add up in other orders. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
 
 # %%
 # %%px

@@ -762,7 +762,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# In the hatched time you pay for a rank that is idle. A waiting rank sleeps here and leaves its core to other programs: 4 s of waiting take 0.04 s of processor time. A rank that waits inside plain MPI spins and takes the whole core; a GPU that waits in NCCL is just as busy. Neither gets anything done.
+# In the hatched time you pay for a rank that is idle. A waiting rank sleeps here and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and takes the whole core; a GPU that waits in NCCL is just as busy. Neither gets anything done.
 #
 # The time axis needs one clock, and we use rank 0's. Messages there and back measured how far every other rank's clock is `ahead` of it. Within one machine the result is only the error of that measurement, some microseconds; between machines it may be days.
 #
@@ -941,7 +941,7 @@ check("06.read_efficiency")
 #
 # There are two families of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with about 90 % of perfect at 256. The benchmarks of *Horovod* [3], a library that brought the ring all-reduce to TensorFlow's and PyTorch's users, reached about 90 % for Inception V3 and ResNet-101 at 512 GPUs, and 68 % for VGG-16.
 #
-# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without the processors. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside where their number is not a power of two, as in lesson 03. We had to assume what the sources do not say:
+# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without using the CPUs. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside where their number is not a power of two, as in lesson 03. We had to assume what the sources do not say:
 
 # %%
 from IPython.display import Markdown
@@ -1049,7 +1049,7 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing of a step. Trees and two levels do not have this problem.
 # 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12 is about them.
 #
-# Each limit is taken alone, with everything else unchanged, and the failure rate, for example, is that of one data centre in one year. So trust the *order*, not the digits. (In the table, two levels take longer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are not powers of two, and Rabenseifner's algorithm then has to fold.)
+# Each limit is calculated by itself, with everything else unchanged, from rough inputs: the failure rate, for example, comes from one data centre in one year. So trust the *order*, not the digits. (For 10,000 and 100,000 ranks, the table gives longer times for two levels than the picture does. These ranks are on 1,250 and 12,500 nodes, which are not powers of two, so Rabenseifner's algorithm has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links

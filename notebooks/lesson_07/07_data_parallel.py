@@ -669,7 +669,7 @@ print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else
 #
 # ### Exercise 5: many threads, one sum
 #
-# Every device's thread calls `accumulate(shared, compute, lock)`. `compute()` returns the thread's gradient and takes long. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. Add the gradient to the sum. No gradient may be lost, whatever the other threads do at the same time, and all threads must be able to compute at once. `with lock:` lets one thread at a time into the lines below it.
+# Write `accumulate(shared, compute, lock)`, which every device's thread calls: it adds the thread's gradient to a shared sum. `compute()` takes a long time and returns the gradient. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. No gradient may be lost, whatever the other threads do at the same time, and all threads must be able to compute at once. `with lock:` lets one thread at a time into the lines below it.
 
 
 # %% tags=["exercise"] exercise="07.accumulate"

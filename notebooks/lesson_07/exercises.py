@@ -106,8 +106,7 @@ ACCUMULATE_HINTS = [
     "`shared.write(shared.read() + gradient)` is three things: read, add, write. What if another "
     "thread writes after you have read?",
     "A lock lets one thread in at a time: `with lock:`. Hold it from the reading to the writing. "
-    "Work that takes long and needs no lock should stay outside, or the threads work one after "
-    "another.",
+    "Long work that needs no lock should stay outside, or the threads work one after another.",
     "First `gradient = compute()`, without the lock. Then `with lock:`, and in that block the "
     "line with `shared.write(shared.read() + gradient)`.",
 ]

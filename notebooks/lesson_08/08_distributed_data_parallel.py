@@ -35,7 +35,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The networks of this lesson are so small that they stay on the processor even where there are GPUs. Claims "to the last bit" then hold everywhere. The text says where something is different on GPUs.
+# The networks of this lesson are so small that they stay on the CPU even where there are GPUs. Claims "to the last bit" then hold everywhere. The text says where something is different on GPUs.
 
 # %%
 # %%px
@@ -309,7 +309,7 @@ assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucket
 #
 # ### Overlap
 #
-# Does that help? On this machine the processors compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. We build that case from parts. There are six layers whose backward takes 6 ms each, during which the processor does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
+# Does that help? On this machine the CPU's cores compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. We build that case from parts. There are six layers whose backward takes 6 ms each, during which the core does *nothing* (the rank sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
 
 
 # %%
@@ -1160,7 +1160,7 @@ if rank == 0:
 #
 # Sixteen bits also make the computing cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does this for everything computed inside its `with`.
 #
-# float16 has a trap: nothing below $6 \cdot 10^{-8}$ exists there, so small gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and takes a smaller number. With DDP all ranks do this together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 where there is a GPU, and bfloat16 on the processor.
+# float16 has a trap: nothing below $6 \cdot 10^{-8}$ exists there, so small gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and takes a smaller number. With DDP all ranks do this together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 where there is a GPU, and bfloat16 on the CPU.
 #
 # **Predict.** How many bytes per number of the gradient does DDP hand to its all-reduce, if all layers compute in 16 bits?
 
@@ -1224,7 +1224,7 @@ for name, loss, right in zip(("float32", "16 bits"), losses, accuracies, strict=
     print(f"{name:11} {loss:32.3f} {right:15.3f}")
 
 # %% [markdown]
-# Still 4: autocast changes the dtype in which the layers compute, not that of the gradients. Both runs end alike; *here* we allow 0.05 in the loss and 0.03 in the accuracy, because 8 significant bits mean a rounding of 0.4 % in each product. To send less as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: one with units for 16-bit products gains time, one without them loses time. The idea, the float32 weights and the scaling of the loss are from Micikevicius and others [6].
+# Still 4: autocast changes the dtype in which the layers compute, not that of the gradients. Both runs end with almost the same results. The cell allows a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send less as well, add one of the hooks above. Whether mixed precision is *faster* depends on the hardware: a CPU or GPU with units for 16-bit products gains time, one without them loses time. The idea, the float32 weights and the scaling of the loss are from Micikevicius and others [6].
 #
 # ## 8. Batch norm over all ranks
 #
@@ -1243,7 +1243,7 @@ if rank == 0:
 assert "GPU" in message
 
 # %% [markdown]
-# The course has one that works on GPUs and processors, `course_lib.parallel.batch_norm` (forward and backward are lesson 04's equations). On a GPU the cell below uses PyTorch's own.
+# The course has one that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (forward and backward are lesson 04's equations). On a GPU the cell below uses PyTorch's own.
 #
 # **Predict.** We compare DDP with (a) plain batch norm and (b) synchronised batch norm to one process with the whole batch. Which of the two has gradients that agree within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
 

@@ -1031,7 +1031,7 @@ assert 0 < apart < 0.2
 # %% [markdown]
 # There are four models, nearly alike, but no two are equal. That is the price of gossip: there is no such thing as *the* model until you take the mean.
 #
-# **They are back.** Training without waiting went out of use with the parameter server. It returns between data centres, where an all-reduce takes long. *Streaming DiLoCo* synchronises a part of the parameters at a time, while training goes on, and sends fewer bits [12]. With *eager updates*, workers do not wait for the other workers' changes: each applies its own at once and the others' one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker takes a mean with one other, chosen at random [14]. That is gossip. (All *published*.)
+# **They are back.** Training without waiting went out of use with the parameter server. It returns between data centres, where an all-reduce takes a long time. *Streaming DiLoCo* synchronises a part of the parameters at a time, while training goes on, and sends fewer bits [12]. With *eager updates*, workers do not wait for the other workers' changes: each applies its own at once and the others' one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker takes a mean with one other, chosen at random [14]. That is gossip. (All *published*.)
 #
 # ### Exercise 5: a gossip step that keeps the mean
 #

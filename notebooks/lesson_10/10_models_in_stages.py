@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# The policy takes two thirds of the memory and computes no product twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a processor; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy also goes through forward a second time, but it takes the kept outputs of the products instead of computing them. The gradients of all three ways are equal to the bit.
+# The policy takes two thirds of the memory and computes no product twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy also goes through forward a second time, but it takes the kept outputs of the products instead of computing them. The gradients of all three ways are equal to the bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further, and computes every second product again [10].
 

@@ -38,7 +38,7 @@ from rank_by_rank.lesson_10b.figures import sequence_in_slices, sliced_mlp
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the processor, so that the claims hold everywhere.
+# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the CPU, so that the claims hold everywhere.
 
 # %%
 # %%px
@@ -217,7 +217,7 @@ assert cluster.view["calls"] == [(1, 1)] * 4
 assert cluster.view["counted"] == [(131_072, 131_072)] * 4
 
 # %% [markdown]
-# And are the numbers right? Each rank computes the uncut MLP as well, and compares outputs, the gradient of the inputs, and the gradients of its slices. The order of the sums differs from that in one piece, so we allow $10^{-12}$: numbers here are about 1, and a rounding in float64 is $10^{-16}$ of them.
+# And are the numbers right? Each rank computes the uncut MLP as well, and compares the outputs, the gradient of the inputs, and the gradients of its slices. The slices are summed in a different order than in the uncut MLP, so the results differ by rounding. We allow $10^{-12}$: the numbers here are about 1, and each rounding in float64 changes them by about $10^{-16}$.
 
 # %%
 # %%px
@@ -717,7 +717,7 @@ product_in_chunks(ranks, transfer, product)
 # %% [markdown]
 # 6 ms. The first chunk is already there, and each of the others costs the longer of two times, that of its transfer or of the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. With 2 ms for a transfer it would be 1.5 + 3 · 2 = 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
 #
-# Here are the chunks on your ranks. The cell proves that the result is the whole product, and that the bytes are those of a ring all-gather, $p - 1$ chunks from each rank. It does not measure times: here ranks share cores, so a message has to wait for the same processor as a product.
+# Here are the chunks on your ranks. The cell proves that the result is the whole product, and that the bytes are those of a ring all-gather, $p - 1$ chunks from each rank. It does not measure times: here ranks share cores, so messages and products wait for the same cores.
 
 
 # %%
@@ -1057,7 +1057,7 @@ compare(prediction, cluster.view["came_out"][0], source="Computed here")
 # %% [markdown]
 # 256. The next whole number, 257, needs nine significant bits, so $256 + 1$ is rounded to 256 from there on. That holds at any scale: in bfloat16 a sum stops growing when it is a few hundred times as large as the next term. The more ranks there are, the more of a gradient can be lost, and it is lost before the optimizer sees it.
 #
-# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. A ring whose messages are bfloat16 rounds at every hop.)
+# On four ranks this error is small, but it can be measured. The next cell compares the ranks' mean gradient with that of one process, which computes the four ranks' gradients one after another in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. A ring whose messages are bfloat16 rounds at every hop.)
 
 # %%
 # %%px

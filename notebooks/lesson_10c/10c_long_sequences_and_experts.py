@@ -362,7 +362,7 @@ def causal_ring(q, k, v, order):
 
 
 # %% [markdown]
-# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the seconds of processor time of a rank's own computing, even if other processes use the cores.
+# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the CPU seconds of a rank's own computing, even if other processes use the cores.
 
 # %%
 # %%px
@@ -547,7 +547,7 @@ compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="F
 # %% [markdown]
 # Twice as many, and in general $p/2$ times as many. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. In backward Ulysses sends as much as in forward, and the ring more than twice as much as in its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
 #
-# The sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
+# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output, so each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring. In return, it cuts the weights too.
 
 # %%
 # %%px
@@ -612,7 +612,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on CPUs? Here is the attempt, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -633,7 +633,7 @@ if rank == 0:
     print(outcome)
 
 # %% [markdown]
-# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes long to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
+# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. CPUs have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
 #
 # This is a good place to stop halfway. If you come back with a new kernel, run the first three code cells and continue here.
 #

@@ -93,7 +93,7 @@ bfloat16 = max(product_speed(n, torch.bfloat16) for n in (256, 512))
 print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} GFLOP/s")
 
 # %% [markdown]
-# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before anything is multiplied. Very large ones may be slower again, where other programs use the cores or the memory meanwhile. The speed in *bfloat16*, numbers of two bytes, depends on the processor. With special units (AMX on Intel's servers, tensor cores on a GPU) it is many times as fast as float32; without them it is slower.
+# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before anything is multiplied. Very large ones may be slower again, where other programs use the cores or the memory meanwhile. The speed in *bfloat16*, numbers of two bytes, depends on the hardware. With special units (AMX on Intel's servers, tensor cores on a GPU) it is many times as fast as float32; without them it is slower.
 #
 # **Predict.** Now all four ranks multiply at the same time, with one thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell prints how many cores you may use.
 
@@ -315,7 +315,7 @@ assert counted(*layers["LeNet", "features.0"])[0] == 2 * 64 * 6 * 28 * 28 * 25
 # %% [markdown]
 # The last line of the cell checks the counter on paper: the first convolution of LeNet has 6 maps of 28 × 28 pixels, each a sum of 25 products, for 64 images.
 #
-# But look at the transformer. Attention has no layer of its own, so "in all" should be more than "in its layers": for 64 images, 4 heads and 2 blocks there are two products of 28 × 28 × 16 each. The counter missed them. It knows the formulas of the attention kernels of GPUs, but on a processor PyTorch (2.13) uses another kernel, in one piece. If attention is made of plain products, the counter sees it.
+# But look at the transformer. Attention has no layer of its own, so "in all" should be more than "in its layers": for 64 images, 4 heads and 2 blocks there are two products of 28 × 28 × 16 each. The counter missed them. It knows the formulas of the attention kernels for GPUs. But on a CPU, PyTorch (2.13) computes attention with another kernel, as a single operation, for which the counter has no formula. If you write attention as plain products, the counter sees them.
 
 # %%
 # %%px
@@ -552,10 +552,10 @@ print("share in the page cache before the first reading:", cluster.view["was_cac
 reading_times({"after the request to forget": cold, "warm": warm})
 
 # %% [markdown]
-# (`None` in the second line means that this system does not tell. 1.0 means that it was asked and did not forget, for example because the files live in memory.)
+# (`None` in the second line means that this system does not say. 1.0 means that it was asked and did not forget, for example because the files are in memory.)
 #
-# - If everything is warm, the bytes cost almost nothing. What remains is opening, asking for the size and closing, 500 times, some 5 to 10 µs each. Python's `tarfile` reads the tar and interprets a header for each sample; that can take longer than the files. The fastest format is one in which arithmetic finds a sample, such as an array.
-# - Cold reading is very different. Each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel asks for in advance. But "cold" may not be fully cold. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which was not asked to forget. It is honest to say "not in this system's page cache".
+# - If everything is warm, the bytes cost almost nothing. What remains is to open each of the 500 files, ask for its size and close it, which takes about 5 to 10 µs a file. Python's `tarfile` parses a header for each sample, which can take longer than opening files. The fastest format is one in which a sample's place can be calculated, such as an array.
+# - Cold reading is very different. Each file is a request of its own to the disk, about 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel asks for in advance. But "cold" may not be fully cold. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which was not asked to forget. It is honest to say "not in this system's page cache".
 # - Looking can also disturb: a test read of a cold file, to see how long it takes, makes it warm. `mincore` reads nothing.
 # - Packing matters most when the files are far away. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a request, the requests for the 1.28 million images of ImageNet take 640 s, one after another (*predicted*). In archives of 1,000 images they take 0.64 s, and the bytes come in long pieces, which suits disks and networks.
 #
@@ -685,7 +685,7 @@ assert cluster.view["drawn"] == [5] * 4
 # %% [markdown]
 # So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility also needs care: each worker has a random state of its own (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. Where there is a GPU, the next cell measures both.
+# **Pinning.** A GPU fetches from host memory by itself, without the CPU, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. Where there is a GPU, the next cell measures both.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -761,7 +761,7 @@ def self_times(profiler, steps):
 # %% [markdown]
 # First rank 0 trains alone, without a sync, while the others have nothing to do. So it has a core for itself, and its times are those of the computing.
 #
-# **Predict.** Where does a training step of LeNet spend most of its time on your processor? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
+# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
 
 # %%
 prediction = None
@@ -796,7 +796,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls. Without this distinction `aten::conv2d` and the operators inside it would count several times. Most people predict convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it takes longer than their forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The roofline showed it already: look for the point of pooling. A profile should surprise you *before* you tune the wrong thing.
+# *Self time* is an operator's time without that of the operators that it calls. Without this distinction `aten::conv2d` and the operators inside it would count several times. Most people predict convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than their forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The roofline showed it already: look for the point of pooling. A profile should surprise you *before* you tune the wrong thing.
 #
 # Now all four ranks train together. Rank 0 does the same operations as before.
 #
@@ -877,7 +877,7 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
 # | TensorBoard | no longer. Its profiler plugin was deprecated, and in spring 2026 its code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
-# In Perfetto each rank is a process. `program` says when it computes and waits; `sections` and `messages and collectives` come from the course's log, with arrows from sends to receives; `operators` come from `torch.profiler`. W and S zoom, A and D move; click on a slice to see its arguments. A profile costs time itself (1 to 5 µs an operator, *measured here*), so look at shares and order, and measure speed without it.
+# In Perfetto each rank is a process. `program` shows when it computes and waits; `sections` and `messages and collectives` come from the course's log, with arrows from sends to receives; `operators` come from `torch.profiler`. The keys W and S zoom, A and D move along the time axis; click on a bar to see its arguments. Profiling takes time itself (1 to 5 µs an operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
 #
 # For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) And put the rank's number in the name of each file.
 #
@@ -1057,11 +1057,11 @@ end = max(profile.sections[-1].end for profile in pictured)
 ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 
 # %% [markdown]
-# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 decomposes a matrix (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time is.) **Fix**: do it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may write the log, have the longer samples, or have a slow disk or a hot processor; lesson 06 calls it a straggler.
+# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 decomposes a matrix (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time is.) **Fix**: do it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may write the log, have the longer samples, or have a slow disk or a hot CPU; lesson 06 calls it a straggler.
 #
 # The same recipe works for hundreds of ranks, too many to look at pictures: sum up by section, take the rank that waits least, sort its self times. *Holistic Trace Analysis* (HTA) [8] does it for traces of GPUs: idle time and its causes, how much of the communication is hidden, which kernels differ between ranks. We tried its version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe the work on a GPU. Without one they are empty, or end in an `IndexError`. So this lesson does not use it. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace of each rank.
 #
-# There are other tools beside PyTorch's profiler. `py-spy dump --pid` looks into a Python program that seems to hang, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and processor on one timeline.
+# There are other tools beside PyTorch's profiler. `py-spy dump --pid` looks into a Python program that seems to hang, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
 #
 # ## Recap
 #

@@ -119,7 +119,7 @@ def my_share(step):
 
 
 # %% [markdown]
-# One step, and a list of the losses. The loss of a step is a mean over the whole batch, so the ranks add up their shares of it. They do so *before* the update, and you will see why.
+# The next cell defines one training step, which also records its loss in `losses`. The loss of a step is a mean over the whole batch, so the ranks add up their shares of it. They do so *before* the update; you will see why later.
 
 
 # %%
@@ -581,7 +581,7 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
 #
 # ### Exercise 3: the file is there, or it is not
 #
-# And when does a process like to die? In the middle of writing a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which makes sure that at `path` there is always a whole file: the old one, until the new one is complete. `write(file)` writes everything into an open binary file. If it fails, let the error out. `path` is a `pathlib.Path`.
+# A process can also die while it writes a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which makes sure that there is always a whole file at `path`: the old one, until the new one is complete. `write(file)` writes everything into an open binary file. If it raises an error, don't catch it. `path` is a `pathlib.Path`.
 #
 # Three calls you may need. `os.replace(a, b)` renames a file, in place of what was at `b`; others see either the old or the new one. What a program has written may still lie in two places on its way to the disk: `file.flush()` passes it from the program to the system, and `os.fsync(file.fileno())` waits until the system has it on the disk. Without them a rename can come to the disk before the contents do, and after a power cut there is an empty file.
 

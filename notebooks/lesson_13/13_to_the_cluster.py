@@ -43,7 +43,7 @@ cluster = start_cluster(n=2, init_process_group=True)
 # %% [markdown]
 # ## 1. One training run, three ways to start it
 #
-# First we run the training itself in the notebook. It is the loop of lesson 05: LeNet, shards by rank, rank 0's weights at the start, the mean gradient in every step. It ends with a *checksum* of the weights (lesson 08). Everything is computed on the processor here, so that we can compare the bits.
+# First we run the training itself in the notebook. It is the loop of lesson 05: LeNet, shards by rank, rank 0's weights at the start, the mean gradient in every step. It ends with a *checksum* of the weights (lesson 08). Everything is computed on the CPU here, so that we can compare the bits.
 
 # %%
 # %%px
@@ -333,7 +333,7 @@ assert len(runs) == 7
 # %% [markdown]
 # One. That is not luck but an invariant: **the launcher decides where ranks are, not what they compute**. If you move to a cluster, run some steps on one machine and on the cluster, and compare before you train for a week.
 #
-# The bits agree because two numbers have only one sum, and because all seven ran on processors of one kind. With more ranks two libraries may add in different orders. Another kind of processor may use other instructions, and then even one process alone ends with other bits. So compare checksums only on the same kind of processor. Otherwise compare losses or weights with a tolerance, such as $10^{-5}$ relative after a few steps in float32, or compare in float64. The next cell compares the checksums on your machine; "other bits" only means that your processor or your data is different.
+# The bits agree because two numbers have only one sum, and because all seven ran on CPUs of one kind. With more ranks two libraries may add in different orders. Another kind of CPU may use other instructions, and then even one process alone ends with other bits. So compare checksums only on the same kind of CPU. Otherwise compare losses or weights with a tolerance, such as $10^{-5}$ relative after a few steps in float32, or compare in float64. The next cell compares the checksums on your machine; "other bits" only means that your CPU or your data is different.
 
 # %% tags=["nbval-ignore-output"]
 assert len(checksums) == 1
@@ -449,12 +449,12 @@ gradient_paths()
 # | you have | take | because |
 # |---|---|---|
 # | several GPUs of NVIDIA | `nccl` | the straight way; PyTorch's advice for GPUs [1] |
-# | no GPU | `mpi4py` here, or `gloo` | NCCL has no operations on processors |
+# | no GPU | `mpi4py` here, or `gloo` | NCCL has no operations for CPU tensors |
 # | fewer GPUs than ranks | `mpi4py` or `gloo` | NCCL refuses two ranks on one GPU, unless it is 2.30 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1` is set [7] |
 # | a network that only the site's MPI knows | `mpi4py` with that MPI (section 7) | gloo would go over TCP |
 # | a rank may die and the others go on | `mpi4py` with Open MPI 5 | lesson 12 |
 #
-# You can also use both: `dist.init_process_group("cpu:gloo,cuda:nccl")` chooses by the device of the tensor, for example for counters on the processor beside GPU gradients. Two variables help when NCCL fails: `NCCL_DEBUG=INFO` lets it print its choices, and `NCCL_SOCKET_IFNAME` says which network it may use [2].
+# You can also use both: `dist.init_process_group("cpu:gloo,cuda:nccl")` chooses by the device of the tensor, for example for counters on the CPU beside gradients on the GPU. Two variables help when NCCL fails: `NCCL_DEBUG=INFO` lets it print its choices, and `NCCL_SOCKET_IFNAME` says which network it may use [2].
 #
 # Which device would your ranks take?
 
@@ -480,7 +480,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 #
 # Two processes do not know that they belong together unless a launcher tells them. You get such processes from `srun` without `--mpi=pmix`, from a wrong `mpiexec`, or from a loop over `ssh host python ...`. Here we start both by hand at the same time, with none of the launchers' variables.
 #
-# **Predict.** What do you see? (A) both wait for each other until a time-out; (B) an error about missing variables; (C) both train, without a complaint. Write a letter.
+# **Predict.** What do you see? (A) both wait for each other until a timeout; (B) an error about missing variables; (C) both train, without a complaint. Write a letter.
 
 # %%
 prediction = None
@@ -529,7 +529,7 @@ print(records.failure("partition"))
 # | symptom | diagnosis | fix |
 # |---|---|---|
 # | every rank says world size 1 | no PMIx, or `mpiexec` and library of different MPIs | `srun --mpi=pmix` (see `srun --mpi=list`); `make doctor` |
-# | gloo: refused, or time-out, with an address 127.0.x.x | the host's own name stands for a loopback address | `GLOO_SOCKET_IFNAME=eth0` on every host (`ip -brief address` shows the name) |
+# | gloo: refused, or a timeout, with an address 127.0.x.x | the host's own name stands for a loopback address | `GLOO_SOCKET_IFNAME=eth0` on every host (`ip -brief address` shows the name) |
 # | all ranks wait at the start | the ranks cannot reach `MASTER_ADDR`, or one rank never started | name, port, firewall; count the processes on each host |
 # | all ranks on the first host | mapping policy `:oversubscribe` | `slot:oversubscribe`, or `--map-by slot` |
 # | `ModuleNotFoundError` only on the other host | another Python was started there | full path: `"$(which python)"` |

@@ -89,7 +89,7 @@ for name in ("fabric", "accelerate"):
 # %% [markdown]
 # To stay comparable, the scripts shard the samples by hand. With a `DataLoader` both frameworks do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
 #
-# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its main purpose is ZeRO: it cuts optimizer state, gradients and parameters into parts on all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
+# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a CPU, its first start compiles an operator of its own, which needs a compiler and takes a few minutes. Its main purpose is ZeRO: it cuts optimizer state, gradients and parameters into parts on all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
 #
 # Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` first waits for all averages.
 
@@ -103,7 +103,7 @@ for name in ("deepspeed", "horovod"):
 # %% [markdown]
 # ## 3. tf.distribute: not a rank in sight
 #
-# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the processor. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has almost no line in common with the serial one, so here is all of it:
+# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the CPU. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has almost no line in common with the serial one, so here is all of it:
 
 # %%
 print(listing("tensorflow"))
@@ -299,7 +299,7 @@ assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=
 # | ring, tree, hierarchical | which all-reduce | 03 |
 # | ZeRO stage 1, 2, 3; sharded; FSDP | optimizer state; and gradients; and parameters in parts | 10b |
 # | tensor parallel; pipeline | slices of layers; stages of layers | 10b, 10 |
-# | `nccl`; RCCL; oneCCL; `gloo`; `mpi` | NVIDIA's GPUs; AMD's; Intel's; processors over TCP; whatever the site has | 13 |
+# | `nccl`; RCCL; oneCCL; `gloo`; `mpi` | NVIDIA's GPUs; AMD's; Intel's; CPUs over TCP; whatever the site has | 13 |
 # | replica, worker, task, process, engine | mostly a rank | 00 |
 # | node, host, machine | mostly a machine, but a "node" in a graph or in Ray may be another thing | 13 |
 # | global batch, effective batch | of all ranks; also of all accumulated backward passes | 05, 08 |
@@ -342,7 +342,7 @@ check("13b.effective_batch")
 #
 # > **C.** The chief holds all variables. In each round every worker receives them and returns one gradient by remote procedure call. Once all gradients of a round are in, the chief applies their mean and begins the next round.
 #
-# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the changes of the weights are averaged over all islands, over TCP, on processors, with the library that PyTorch has for these, and applied by an outer optimizer with Nesterov momentum.
+# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the changes of the weights are averaged over all islands, over TCP, on CPUs, with the library that PyTorch has for these, and applied by an outer optimizer with Nesterov momentum.
 #
 # > **E.** Start your script with `mpirun`. Gradients that are ready are copied into a fused buffer, and their averages are computed on every process by whatever collective your site's library picks. `optimizer.step()` returns when the averages are there and applied.
 #

@@ -66,8 +66,8 @@ READ_HINTS = [
     "mean a server. 'Mirrored', 'replicas in lockstep', 'identical after each step' mean "
     "synchronous all-reduce. Tensors on the GPU between NVIDIA's devices mean NCCL.",
     "A is sync, all-reduce, NCCL. B is async with a server, and no collective library. C is sync, "
-    "but with a server. For D ask what 'every 500 steps' leaves in between. E says it on "
-    "processors, started by mpirun.",
+    "but with a server. For D ask what 'every 500 steps' leaves in between. E says how "
+    "the script is started: by mpirun.",
 ]
 
 

@@ -32,7 +32,7 @@ _WORDS = {
     ("D", 0): "'on its own for 500 steps': neither waits for the others in each step, nor is "
     "anything applied late; it is local SGD",
     ("D", 1): "'averaged over all': a sum that everybody gets, and no server",
-    ("D", 2): "'over TCP, on processors': the backend of PyTorch that does that",
+    ("D", 2): "'over TCP, on CPUs': the backend of PyTorch that does that",
     ("E", 0): "'optimizer.step() returns when the averages are there'",
     ("E", 1): "'averages', on every process, in a fused buffer",
     ("E", 2): "'started by mpirun', and 'whatever collective your site's library picks'",

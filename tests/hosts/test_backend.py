@@ -15,7 +15,7 @@ from tests import outcomes, ranks
 from tests.outcomes import Outcome
 
 CASES = {
-    2: ("failures.deadlines", "failures.missing", "failures.mismatches"),
+    2: ("cases.doorbell", "failures.deadlines", "failures.missing", "failures.mismatches"),
     4: ("cases.collectives", "cases.point_to_point", "cases.groups", "failures.mismatches"),
 }
 # gloo takes the address that the host's own name stands for, 127.0.1.1 on Debian, and offers no

@@ -40,7 +40,7 @@ class Server:
         stop: when to end, see :class:`Stop`.
         group: process group on backend mpi4py, the default group if None.
         snapshots: keep a copy of the parameters every so many updates, 0 for none.
-        timeout: seconds to wait for the next message, the group's own time-out if None.
+        timeout: seconds to wait for the next message, the group's own timeout if None.
 
     Attributes:
         record: what has happened so far.
@@ -85,7 +85,7 @@ class Server:
 
         Raises:
             RankFailedError: if all workers died.
-            DeadlineError: if no worker says anything within the time-out.
+            DeadlineError: if no worker says anything within the timeout.
             TypeError, ValueError: if a worker's model differs from the server's, or ``rate``
                 returns something that is no rate.
         """

@@ -32,11 +32,11 @@ class Team:
 
     Args:
         group: process group on backend mpi4py, the default group if None.
-        timeout: seconds that one message may take, the group's own time-out if None.
+        timeout: seconds that one message may take, the group's own timeout if None.
 
     Raises:
-        TypeError: if the time-out is no number.
-        ValueError: if this rank is not in the group, its backend is another, or the time-out is
+        TypeError: if the timeout is no number.
+        ValueError: if this rank is not in the group, its backend is another, or the timeout is
             not positive.
     """
 

@@ -36,7 +36,7 @@ class Worker:
         slowdown: seconds of sleep added to every gradient: a simulated straggler.
         step_seconds: every gradient takes at least so long, by sleeping what is left: a
             simulated device, so that ranks which share cores do not slow each other down.
-        timeout: seconds that one message may take, the group's own time-out if None. It must
+        timeout: seconds that one message may take, the group's own timeout if None. It must
             be longer than the slowest worker takes for a gradient where others wait for it.
 
     Attributes:

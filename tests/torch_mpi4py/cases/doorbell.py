@@ -32,7 +32,9 @@ LONG = 4_000_000  # float32, 16 MiB
 NOT_TAKEN = 100_000  # enough for a send to wait
 BEFORE = 40  # short messages, for which a sender has memory
 A_MOMENT = 0.3
-MOST_HELPED_SECONDS = 0.04  # it takes 2 to 9 ms; where the sender looks once a slice, 67 and more
+# So much longer than twice its time with both ranks in their calls a message may take. On one host
+# it takes 2 to 9 ms; where the sender looks once a slice 67 and more, between hosts 150 and more.
+MOST_HELPED_SECONDS = 0.04
 
 _number = itertools.count()
 
@@ -286,6 +288,16 @@ def case_a_sleeping_rank_helps_with_a_long_message_it_sent(rank: int, size: int)
     comm, data = world(), numpy.ones(LONG, numpy.float32)
     into = numpy.zeros(LONG, numpy.float32)
     took: dict[int, list[float]] = {0: [], 1: []}
+    at_once = []
+    for _ in range(5):
+        comm.barrier()
+        began = time.monotonic()
+        if rank == 0:
+            comm.Send(data, 1)
+        elif rank == 1:
+            comm.Recv(into, 0)
+        at_once.append(time.monotonic() - began)
+    most = 2 * min(at_once) + MOST_HELPED_SECONDS
     with long_slices(doorbell.FIRST_SLICE_SECONDS):
         for late in 5 * [0, 1]:
             comm.barrier()
@@ -303,7 +315,7 @@ def case_a_sleeping_rank_helps_with_a_long_message_it_sent(rank: int, size: int)
                 into[:] = 0
             if rank == late:
                 took[late].append(time.monotonic() - began)
-    assert all(min(times) < MOST_HELPED_SECONDS for times in took.values() if times), took
+    assert all(min(times) < most for times in took.values() if times), (took, at_once)
 
 
 @case(sizes=(2, 3, 4), seconds=90)

@@ -39,8 +39,8 @@ def sleeping_call(
 ) -> Call | None:
     """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
 
-    None if it is no message, or MPI has to make it: what is wrong with the arguments mpi4py says,
-    and for a rank of another host MPI waits. A call that receives must have been given a status.
+    None if it is no message, or if mpi4py has to make the call: it says what is wrong with the
+    arguments, and a call with PROC_NULL does not wait. A call that receives needs a status.
     """
     prepare = _CALLS.get(name)
     if prepare is None:
@@ -58,7 +58,7 @@ def tell_partner(
 
     Returns:
         A function that returns the message, from any source if there are two; None if there is
-        none, or its partner is on another host.
+        none, or its partner is PROC_NULL.
     """
     sends, receives = is_send(name), is_receive(name)
     if not (sends or receives):
@@ -73,7 +73,7 @@ def tell_partner(
         if bells.may_sleep(source):  # the size takes a microsecond or two
             bells.receives(source, _size_of(buffer))
         peer = MPI.ANY_SOURCE if sends else source
-    if not bells.reaches(peer):
+    if not bells.is_peer(peer):
         return None
     least = _OBJECT_BYTES if name == "irecv" else 0
     return lambda: Awaited(bells, peer, max(_size_of(buffer), least), sends)
@@ -93,7 +93,7 @@ def _send(start: Any, comm: CommWithBells, buf: Any, dest: int, tag: int = 0) ->
         comm.bells.sent(dest)
         _await(operation, comm, request, request.Test, buf, dest, sends=True)
 
-    return run if comm.bells.reaches(dest) else None
+    return run if comm.bells.is_peer(dest) else None
 
 
 def _buffered_send(comm: CommWithBells, buf: Any, dest: int, tag: int = 0) -> Call | None:
@@ -101,7 +101,7 @@ def _buffered_send(comm: CommWithBells, buf: Any, dest: int, tag: int = 0) -> Ca
         MPI.Intracomm.Bsend(comm, buf, dest, tag)  # does not wait
         comm.bells.sent(dest)
 
-    return run if comm.bells.reaches(dest) else None
+    return run if comm.bells.is_peer(dest) else None
 
 
 def _receive(
@@ -118,7 +118,7 @@ def _receive(
         _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
         comm.bells.received(status.Get_source())
 
-    return run if comm.bells.reaches(source) else None
+    return run if comm.bells.is_peer(source) else None
 
 
 def _receive_object(
@@ -181,7 +181,7 @@ def _probe(
     def run(operation: Operation) -> Any:
         return doorbell.wait(operation, ask, functools.partial(Awaited, comm.bells, source))
 
-    return run if comm.bells.reaches(source) else None
+    return run if comm.bells.is_peer(source) else None
 
 
 def _await(
@@ -258,7 +258,7 @@ def _both(comm: CommWithBells, sent: Any, dest: int, tag: int, receive: Call | N
         _await(operation, comm, request, request.Test, sent, dest, sends=True)
         return received
 
-    return run if receive is not None and comm.bells.reaches(dest) else None
+    return run if receive is not None and comm.bells.is_peer(dest) else None
 
 
 # Not Sendrecv_replace: of its non-blocking form MPICH 5.0.2 gives another source, tag and size.

@@ -1,7 +1,7 @@
 """The ways of torch to say how a collective is to be done, made one.
 
 PyTorch's functions hand a group's methods an options object. Communication hooks and programs may
-give the reduce operation, the root or the time-out alone, or nothing at all.
+give the reduce operation, the root or the timeout alone, or nothing at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Options = TypeVar("_Options")
 # What the options may hold. A reduce operation has an index, too, so it comes first.
 _FIELDS = (
     ("reduceOp", dist.ReduceOp, "a reduce operation"),
-    ("timeout", timedelta, "a time-out"),
+    ("timeout", timedelta, "a timeout"),
     ("rootRank", SupportsIndex, "a root"),
 )
 
@@ -31,7 +31,7 @@ def options_of(kind: type[_Options], what: str, *given: Any) -> _Options:
     Args:
         kind: the class of the options, e.g. ``AllreduceOptions``.
         what: the method, for error messages.
-        given: an options object; or a reduce operation, a root (int) and a time-out (timedelta),
+        given: an options object; or a reduce operation, a root (int) and a timeout (timedelta),
             in any order; None stands for what the caller left out.
 
     Raises:

@@ -13,7 +13,7 @@ callback runs first, nor whether it runs before or after the program's next call
    ``torch.futures.wait_all``), never waits for the callback itself.
 3. A callback that waits, in Python, for one that the program has attached later runs what is
    queued up to that one first. A wait in C++ does not come through here: once it
-   has kept others waiting for the group's time-out, they run on a second thread.
+   has kept others waiting for the group's timeout, they run on a second thread.
 4. The arrival of a message orders nothing. Each message's callbacks have a queue of their own,
    so a late message holds back no others. The collectives they issue go to one more channel
    (depth :data:`DEPTH_OF_MESSAGES`): several messages whose callbacks issue collectives must be

@@ -51,7 +51,7 @@ def create_group(
 def _place_of_group(
     options: dist.distributed_c10d._DistributedBackendOptions,
 ) -> tuple[MPI.Intracomm, timedelta, dist.Store]:
-    """Return the communicator, the time-out and the store of a group that torch asks for."""
+    """Return the communicator, the timeout and the store of a group that torch asks for."""
     global _out_of_step
     timeout = options.timeout
     members = list(options.global_ranks_in_group)
@@ -74,9 +74,9 @@ def _place_of_group(
 
 
 def _inherited(timeout: timedelta) -> timedelta:
-    """Return the default group's time-out for a group that was made without one of its own.
+    """Return the default group's timeout for a group that was made without one of its own.
 
-    Torch gives such a group half an hour, however short the default group's time-out is.
+    Torch gives such a group half an hour, however short the default group's timeout is.
     """
     parent = dist.distributed_c10d._get_default_group()
     if timeout != dist.default_pg_timeout or not isinstance(parent, MPIProcessGroup):

@@ -43,7 +43,7 @@ def monitored_barrier(
         timeout: time allowed (a number means seconds), the group's own if None. It ends for all
             when it ends for the first; zero asks which ranks are there now.
         wait_all_ranks: name all ranks that are missing. Otherwise only the first is named, and if
-            a rank has died, ended or destroyed its group, the others don't wait for the time-out.
+            a rank has died, ended or destroyed its group, the others don't wait for the timeout.
 
     Raises:
         DeadlineError: on every rank that came, if one does not in time. The group stays usable.

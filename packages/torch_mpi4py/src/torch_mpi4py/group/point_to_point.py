@@ -166,7 +166,7 @@ class PointToPointWork(Handle):
                 collective may, and other than with gloo.
 
         Raises:
-            DeadlineError: if the other rank does not come within the group's time-out, and the
+            DeadlineError: if the other rank does not come within the group's timeout, and the
                 group is unusable then; or within ``timeout``.
             CommunicationError: if the message does not fit the tensor, or a rank died.
         """
@@ -254,7 +254,7 @@ class PointToPointWork(Handle):
         is_held = not isinstance(self._request, MPI.Request)  # MPI may not know it yet
         if not is_held and self._request.Test(self._status):
             pass
-        elif not is_held and self._channel.bells.reaches(self._peer):
+        elif not is_held and self._channel.bells.is_peer(self._peer):
             self._sleep_until_end(deadlines.Operation(comm, what, seconds))
         else:
             deadlines.call(comm, what, seconds, self._request.Wait, self._status)

@@ -742,7 +742,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
             RankFailedError: if a rank has died.
         """
         self._require_open("monitored_barrier")
-        # Zero is a time-out here, as with gloo; a negative one is torch's "unset".
+        # Zero is a timeout here, as with gloo; a negative one is torch's "unset".
         seconds = -1 if timeout is None else timeout.total_seconds()
         seconds = self._seconds if seconds < 0 else seconds
         place = self._channels[0].group.place

@@ -53,7 +53,7 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
 
     Everything in which ranks may still be waiting is revoked first. Afterwards, :func:`world` is a
     communicator of the survivors, with new numbers in the same order. If there was a default
-    process group, there is a new one, with the same time-out; all other groups are gone.
+    process group, there is a new one, with the same timeout; all other groups are gone.
     Variables are kept. A model's weights are equal on all ranks only if all finished the same step.
 
     Args:
@@ -96,7 +96,7 @@ def shrink_group(group: dist.ProcessGroup, seconds: float | None = None) -> dist
     The old group is destroyed. For the default group this is :func:`shrink`.
 
     Args:
-        seconds: time allowed for the others to come, the group's own time-out if None.
+        seconds: time allowed for the others to come, the group's own timeout if None.
     """
     seconds = group.timeout.total_seconds() if seconds is None else seconds
     if group is _default_group():

@@ -4,7 +4,7 @@ Revoking a parent communicator does not end ``MPI_Comm_create_group``, so a rank
 would block the others indefinitely. They call it only when all have announced themselves; if one
 does not, no communicator has suffered.
 
-They meet in rounds, because the same name may be used again: after a time-out, or for a group that
+They meet in rounds, because the same name may be used again: after a timeout, or for a group that
 is made, destroyed and made again. Each rank's number of the next round is kept in the store. The
 first rank that finds that all have come to a round, or that it has waited long enough, decides the
 round for all, by an entry that is written once. A rank that comes to a round which has been decided

@@ -27,7 +27,7 @@ def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
 
 
 def seconds_of(timeout: timedelta | None) -> float:
-    """Return seconds, or -1 where torch means no time-out of its own (None, zero, negative)."""
+    """Return seconds, or -1 where torch means no timeout of its own (None, zero, negative)."""
     if timeout is None:
         return -1
     seconds = bounded(timeout.total_seconds())
@@ -35,10 +35,10 @@ def seconds_of(timeout: timedelta | None) -> float:
 
 
 def too_late(what: str, seconds: float) -> DeadlineError:
-    """Return the error of a wait whose own time-out has passed; the operation goes on."""
+    """Return the error of a wait whose own timeout has passed; the operation goes on."""
     return DeadlineError(
         f"{what}: Timed out after the {seconds:g} s given to wait(). The operation goes on: "
-        "wait again, or the group's own time-out ends it."
+        "wait again, or the group's own timeout ends it."
     )
 
 
@@ -122,7 +122,7 @@ class Collective(Operation):
         return super().is_late(now)
 
     def take_options(self) -> None:
-        """Have the time-out of the options, if there is one, in place of the group's.
+        """Have the timeout of the options, if there is one, in place of the group's.
 
         For one whose caller waits only the watcher asks: reading torch's options is slow.
         """
@@ -261,7 +261,7 @@ class CombinedWork(Handle):
             try:
                 if seconds < 0:
                     work.wait()
-                else:  # zero would be no time-out
+                else:  # zero would be no timeout
                     work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-6)))
             except Exception as error:
                 first_error = first_error or error

@@ -20,7 +20,7 @@ told that a partner begins to receive one, spins for as long as that may take. I
 slices, short ones at first: MPI progresses other messages only when it is called, a message may
 take longer on a busy machine, and the rank must notice deaths and deadlines.
 
-Ranks on other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
+Ranks on other hosts can't ring. A rank that waits for one of them sleeps as :mod:`.network` says.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ..faults import deadlines
 from ..faults.mpi_errors import translate
 from ..log.events import log
 from ..log.peer_boards import bell_of
+from . import network
 
 FIRST_SLICE_SECONDS = 50e-6
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
@@ -79,11 +80,13 @@ class Bells:
         self._bells = [bell_of(rank) for rank in log.group_of(comm).ranks]
         self._all_are_here = None not in self._bells
 
-    def reaches(self, rank: int) -> bool:
-        """Return whether that rank, or each if it is any source, rings this one."""
-        if rank == MPI.ANY_SOURCE:
-            return self._all_are_here
-        return 0 <= rank < len(self._bells) and self._bells[rank] is not None
+    def is_peer(self, rank: int) -> bool:
+        """Return whether that is a rank of the communicator, or any source."""
+        return rank == MPI.ANY_SOURCE or 0 <= rank < len(self._bells)
+
+    def rings(self, rank: int) -> bool:
+        """Return whether that rank, or each if it is any source, is on this host."""
+        return self._all_are_here if rank == MPI.ANY_SOURCE else self._bells[rank] is not None
 
     def sent(self, dest: int) -> None:
         """Tell a rank that MPI has been given a message for it."""
@@ -247,9 +250,20 @@ def _spin_and_sleep(
             return found
     time_slice.shorten()
     try:
-        return _sleep(look, go_on, awaited)
+        if awaited.bells.rings(awaited.peer):
+            return _sleep(look, go_on, awaited)
+        return _sleep_for_other_host(look, go_on)
     finally:
         _own[LOOKS_AT] = 0
+
+
+def _sleep_for_other_host(look: Callable[[], _Found], go_on: Callable[[], float | None]) -> _Found:
+    found, sleeper = _spin(look, network.SPIN_SECONDS), network.Sleeper()
+    while not found:
+        _own[LOOKS_AT] += 1
+        sleeper.sleep(go_on())
+        found = look()
+    return found
 
 
 def _look_past_others(look: Callable[[], _Found]) -> _Found:

@@ -3,7 +3,7 @@
 They share no memory, so they exchange messages, in as many rounds as it takes until each knows of
 all: in round k a rank sends to the one that is 2^k places on, and receives from the one that is 2^k
 places back, the largest of the digests that it knows, and of their negatives. A rank that waits
-for such a message asks MPI with growing pauses. It is outside MPI meanwhile: it leaves its core to
+for such a message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it leaves its core to
 others, and a deadline ends the wait under any MPI.
 
 (MPI's own nonblocking reduction would do. Open MPI's prints a line where its communicator is
@@ -25,12 +25,10 @@ from ..faults.deadlines import Operation
 from ..faults.deaths import is_broken
 from ..faults.mpi_errors import freed
 from ..log.events import log
+from . import network
 
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
-_SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
-_LONGEST_PAUSE_SECONDS = 5e-3  # then it takes 1% of a core
-_PART = 1 / 16  # of what it has waited: so much it may oversleep
 
 
 class RemoteArrivals:
@@ -77,7 +75,7 @@ class RemoteArrivals:
     def _await(self, operation: Operation, request: MPI.Request) -> None:
         began = time.perf_counter()
         time_slice.shorten()
-        while time.perf_counter() < began + _SPIN_SECONDS:
+        while time.perf_counter() < began + network.SPIN_SECONDS:
             if operation.on_callers_thread:
                 os.sched_yield()
             else:
@@ -85,14 +83,14 @@ class RemoteArrivals:
             if request.Test():
                 return
         operation.outside_mpi = True
+        sleeper = network.Sleeper()
         try:
             while not request.Test():
                 operation.end_if_given_up()
                 if is_broken(self._comm):
                     raise freed(operation.what, self._comm)
                 log.bell[LOOKS_AT] += 1
-                waited = time.perf_counter() - began
-                time.sleep(min(_PART * waited, _LONGEST_PAUSE_SECONDS))
+                sleeper.sleep()
         finally:
             operation.outside_mpi = False
             log.bell[LOOKS_AT] = 0

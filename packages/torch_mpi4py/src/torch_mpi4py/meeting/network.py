@@ -1,0 +1,82 @@
+"""A rank that waits for another host sleeps until something comes from the network.
+
+MPI moves messages between hosts only while it is called, so its own waits call it without a pause.
+A wait of this library sleeps in the kernel until a TCP connection of the process has something to
+read, and then calls MPI. Which connections are MPI's cannot be told, so all count. Those of a store
+or of ZeroMQ have threads of their own that read at once: now and then they wake a rank for nothing.
+
+What a rank sends moves on when a connection has room again, which wakes no rank. So as long as the
+kernel has bytes to send, the rank calls MPI often. It calls MPI now and then in any case, as over
+InfiniBand messages need no TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import time
+
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
+SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
+_LONGEST_PAUSE_SECONDS = 5e-3  # then it takes 1% of a core
+_SENDING_PAUSE_SECONDS = 2e-4
+_PART = 1 / 16  # of what it has waited: so much it may oversleep
+_LIST_AGAIN_SECONDS = 0.25
+_MOST_DESCRIPTORS = 1024  # that select() takes
+
+
+class Sleeper:
+    """Sleeps during one wait for another host, in pauses that grow with the wait."""
+
+    def __init__(self) -> None:
+        self._began = self._list_at = time.perf_counter()
+        self._connections: list[int] = []
+        self._all: list[int] = []
+
+    def sleep(self, left: float | None = None) -> None:
+        """Sleep until something comes, for a moment at most, and at most ``left`` seconds."""
+        now = time.perf_counter()
+        pause = min(_PART * (now - self._began), _LONGEST_PAUSE_SECONDS)
+        if now >= self._list_at:
+            self._connections, listeners = _tcp_sockets()
+            self._all = self._connections + listeners
+            self._list_at = now + _LIST_AGAIN_SECONDS
+        try:
+            if any(map(_has_bytes_to_send, self._connections)):
+                pause = min(pause, _SENDING_PAUSE_SECONDS)
+            select.select(self._all, (), (), pause if left is None else max(0, min(pause, left)))
+        except (OSError, ValueError):  # one of them was closed meanwhile
+            self._list_at = now
+
+
+def _tcp_sockets() -> tuple[list[int], list[int]]:
+    """Return the descriptors of this process's TCP connections, and of the sockets that listen."""
+    kinds: dict[bool, list[int]] = {False: [], True: []}
+    if sys.platform == "linux":
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # no socket, or closed by another thread
+                listens = _listens(int(name))
+                if listens is not None and int(name) < _MOST_DESCRIPTORS:
+                    kinds[listens].append(int(name))
+    return kinds[False], kinds[True]
+
+
+def _listens(descriptor: int) -> bool | None:
+    """Return whether a TCP socket listens, None for another kind of socket; else raise OSError."""
+    view = socket.socket(fileno=descriptor)
+    try:
+        if view.family not in (socket.AF_INET, socket.AF_INET6) or view.type != socket.SOCK_STREAM:
+            return None
+        return bool(view.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    finally:
+        view.detach()  # it is another's
+
+
+def _has_bytes_to_send(descriptor: int) -> bool:
+    return any(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))

@@ -1,0 +1,120 @@
+"""A rank that waits for another host sleeps until one of its connections has something to read."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from torch_mpi4py.meeting import network
+
+LONG_SECONDS = 20.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Return the two ends of a TCP connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        yield one, other
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing but a connection wake a sleeper."""
+    monkeypatch.setattr(network, "_LONGEST_PAUSE_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(network, "_PART", LONG_SECONDS * 1e6)
+
+
+def seconds_asleep() -> float:
+    sleeper, began = network.Sleeper(), time.perf_counter()
+    sleeper.sleep()
+    return time.perf_counter() - began
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_bytes_that_come_wake_it(pair: tuple[socket.socket, socket.socket]) -> None:
+    one, other = pair
+    timer = threading.Timer(0.3, one.send, [b"x"])
+    timer.start()
+    assert 0.2 < seconds_asleep() < LONG_SECONDS / 2
+    assert other.recv(1) == b"x"
+    timer.join()
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_new_connection_wakes_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        clients: list[socket.socket] = []
+        address = server.getsockname()
+        timer = threading.Timer(0.3, lambda: clients.append(socket.create_connection(address)))
+        timer.start()
+        assert 0.2 < seconds_asleep() < LONG_SECONDS / 2
+        server.accept()[0].close()
+        timer.join()
+        clients[0].close()
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_it_sleeps_shortly_while_there_is_something_to_send(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = pair[0]  # the receiver, in this process, would wake it
+    monkeypatch.setattr(network, "_tcp_sockets", lambda: ([sender.fileno()], []))
+    sender.setblocking(False)
+    while _takes_more(sender):
+        pass
+    assert seconds_asleep() < LONG_SECONDS / 2
+
+
+def _takes_more(sender: socket.socket) -> bool:
+    try:
+        return sender.send(bytes(1 << 16)) > 0
+    except BlockingIOError:
+        return False
+
+
+def test_without_connections_it_sleeps_in_pauses_that_grow() -> None:
+    sleeper, began = network.Sleeper(), time.perf_counter()
+    naps = 0
+    while time.perf_counter() < began + 0.3:
+        sleeper.sleep()
+        naps += 1
+    assert 40 < naps < 200  # 60 of 5 ms, after shorter ones
+
+
+def test_it_sleeps_no_longer_than_it_may(pair: tuple[socket.socket, socket.socket]) -> None:
+    sleeper = network.Sleeper()
+    for left in (0.0, -1.0, 1e-4):
+        sleeper.sleep(left)
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_connection_that_was_closed_meanwhile_is_forgotten(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    sleeper = network.Sleeper()
+    sleeper.sleep(0)
+    pair[0].close()
+    sleeper.sleep(0)  # of the old list
+    sleeper.sleep(0)
+    assert pair[0].fileno() not in sleeper._all
+
+
+def test_only_tcp_sockets_count(pair: tuple[socket.socket, socket.socket]) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        socket.socket(socket.AF_UNIX) as local,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        open("/dev/null") as file,
+    ):
+        connections, listeners = network._tcp_sockets()
+        assert {end.fileno() for end in pair} <= set(connections)
+        assert server.fileno() in listeners
+        others = {datagrams.fileno(), local.fileno(), file.fileno()}
+        assert not others & {*connections, *listeners}
