@@ -127,7 +127,7 @@ def section(measured: dict) -> Section:
         f"times that rate. Seconds to {TARGET:.0%} test accuracy: median (quartiles) of "
         f"{len(measured['runs']['synchronous'])} seeds, with the modes taking turns."
     )
-    what = f"asynchronous SGD sooner at {TARGET:.0%} accuracy than synchronous, one straggler"
+    what = f"time to {TARGET:.0%} accuracy, synchronous over asynchronous SGD, one straggler"
     best = min(times(measured, "synchronous")) / min(times(measured, "asynchronous"))
     more = average("asynchronous", "gradients_per_s") / average("synchronous", "gradients_per_s")
     cause = f"the workers delivered {more:.1f} times as many gradients a second"
