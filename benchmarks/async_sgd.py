@@ -119,17 +119,18 @@ def section(measured: dict) -> Section:
     }
     floor, workers = 1e3 * STEP_SECONDS, measured["ranks"] - 1
     about = (
-        f"MLP on the digits, one parameter server and {workers} workers, {BATCH} images a "
-        f"gradient. Devices are simulated: a gradient takes {floor:.0f} ms at least, on one worker "
-        f"{SLOWER * floor:.0f} ms, the rest of it slept, so ranks do not compete for cores. Plain "
-        f"SGD at {RATE}, a synchronous round's mean of {workers} at {workers} times that. Seconds "
-        f"to {TARGET:.0%} test accuracy, median (quartiles) of "
-        f"{len(measured['runs']['synchronous'])} seeds, the modes in turns."
+        f"An MLP on the digits, with one parameter server and {workers} workers; each gradient "
+        f"uses {BATCH} images. The devices are simulated: a gradient takes at least "
+        f"{floor:.0f} ms, or {SLOWER * floor:.0f} ms on one worker. Workers sleep for the rest of "
+        f"that time, so ranks do not compete for cores. Plain SGD with a learning rate of {RATE}; "
+        f"a synchronous round applies the mean of {workers} gradients at {workers} "
+        f"times that rate. Seconds to {TARGET:.0%} test accuracy: median (quartiles) of "
+        f"{len(measured['runs']['synchronous'])} seeds, with the modes taking turns."
     )
-    what = f"asynchronous sooner than synchronous at {TARGET:.0%}, one straggler"
+    what = f"time to {TARGET:.0%} accuracy, synchronous over asynchronous SGD, one straggler"
     best = min(times(measured, "synchronous")) / min(times(measured, "asynchronous"))
     more = average("asynchronous", "gradients_per_s") / average("synchronous", "gradients_per_s")
     cause = f"the workers delivered {more:.1f} times as many gradients a second"
     reached = target(what, ">= 1.5x", sooner(measured), best, cause=cause)
-    title = "Asynchronous against synchronous SGD with a straggler"
+    title = "Asynchronous and synchronous SGD with a straggler"
     return Section(title, [about, Table(columns, measured["runs"])], [reached])

@@ -44,7 +44,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 GLOO_TIMES = {2: 12, 4: 8}  # as fast as gloo by the geometric mean, at least
 DDP_ADDED = 0.25  # what communication adds to a step, over what it adds with gloo, at most
-NAMES = {"ours": "torch_mpi4py", "gloo": "gloo", "raw": "raw MPI", "C": "C, called by ctypes"}
+NAMES = {"ours": "torch_mpi4py", "gloo": "gloo", "raw": "raw MPI", "C": "C, called through ctypes"}
 COMPILE_SECONDS = 60
 SOURCE = """\
 #include <mpi.h>
@@ -179,9 +179,10 @@ def section(run: dict) -> Section:
     """Return tables and targets of one number of ranks."""
     reduced, steps, ranks = run["all_reduce"], run["ddp_step"], run["ranks"]
     small = [row for row in reduced if "asynchronous" in row["samples"]]
+    names = {v: NAMES[v] for v in NAMES if v in reduced[0]["samples"]}
     by_size = {
         "size": size,
-        **report.each({v: NAMES[v] for v in NAMES if v in reduced[0]["samples"]}, _MS),
+        **report.each(names, _MS),
         "gloo / ours": report.over("gloo", "ours", ".1f"),
         "ours / raw": report.over("ours", "raw"),
         "ours / fastest peer": lambda row: f"{over_fastest(row['samples']):.2f}",
@@ -189,28 +190,29 @@ def section(run: dict) -> Section:
     }
     ways = {
         "ours": "on the caller's thread",
-        "asynchronous": "asynchronous, then waited for",
+        "asynchronous": "asynchronous, then `wait()`",
         "unchecked": "unchecked",
     }
     by_model = {
         "model (parameters)": lambda row: f"{row['model']} ({row['parameters']:,})",
-        "images a rank": report.key("batch"),
+        "images per rank": report.key("batch"),
         **report.each({"ours": "torch_mpi4py", "gloo": "gloo", "silent": "silent"}, _MS),
         "ours / gloo": report.over("ours", "gloo"),
         "silent / gloo": report.over("silent", "gloo"),
-        "added / added by gloo": lambda row: f"{added(row):.2f}",
+        "added / added with gloo": lambda row: f"{added(row):.2f}",
     }
     missing = f" The C all-reduce is missing: {run['no_c']}." if run.get("no_c") else ""
+    in_c = "; calling C through ctypes adds about a microsecond a call" if "C" in names else ""
     parts = [
-        f"all_reduce of float32; ctypes adds about a microsecond a call.{missing}",
+        f"all_reduce of float32{in_c}.{missing}",
         Table(by_size, reduced),
-        "What small messages cost, in ms:",
+        "Cost of small messages, in ms:",
         Table({"size": size, **report.each(ways, _MS)}, small),
-        "Training step under DDP:",
+        "A training step under DDP, in ms:",
         Table(by_model, steps),
-        f"Target: communication adds at most {DDP_ADDED}x of what it adds with gloo. "
-        '"Silent" is DDP with a hook that sends nothing. "Silent / gloo" is the floor; the last '
-        "column is what communication adds: ours less silent, over gloo less silent.",
+        f"Target: communication adds at most {DDP_ADDED}x as much time as with gloo. "
+        '"Silent" is DDP with a hook that sends nothing, so "silent / gloo" is the floor. The last '
+        "column compares the time that communication adds: (ours - silent) / (gloo - silent).",
     ]
     targets = [*gloo_targets(ranks, reduced), *(raw_targets(reduced) if ranks == 2 else [])]
     targets += [*check_targets(ranks, reduced), *(step_target(ranks, row) for row in steps)]
@@ -221,9 +223,9 @@ def gloo_targets(ranks: int, rows: list[dict]) -> list[Target]:
     """Return how many times as fast as gloo all_reduce is at least, and by the mean."""
     medians, fastest = ([ratio(row, "gloo", "ours", of) for row in rows] for of in (median, min))
     where, there = (size(rows[values.index(min(values))]) for values in (medians, fastest))
-    what, form = f"all_reduce against gloo, {ranks} ranks", f"{{:.2f}}x ({where})"
+    what, form = f"all_reduce compared with gloo, {ranks} ranks", f"{{:.2f}}x ({where})"
     best, mean = f"{min(fastest):.2f}x ({there})", report.geometric_mean(medians)
-    cause = "memory, not the library, limits the largest sizes; there the two are close"
+    cause = "memory, not the library, limits the largest sizes, where the two are close"
     wanted, mean_of_fastest = f">= {GLOO_TIMES.get(ranks, 8)}x", report.geometric_mean(fastest)
     return [
         target(f"{what}, every size", "> 1x", min(medians), best, form, cause),
@@ -239,8 +241,8 @@ def raw_targets(rows: list[dict]) -> list[Target]:
     for row in rows:
         raw, more = 1e6 * median(row["samples"]["raw"]), report.extra(row, "ours", "raw")
         cause = (
-            f"raw MPI takes {raw:.0f} us here, of which 15% is {0.15 * raw:.0f} us; ours takes "
-            f"{more:.0f} us more, of which {small:.0f} us is what any call costs (at 4 B)"
+            f"raw MPI takes {raw:.0f} us here, and 15% of that is {0.15 * raw:.0f} us; ours takes "
+            f"{more:.0f} us more, of which any call costs {small:.0f} us (measured at 4 B)"
         )
         if row["bytes"] >= MIB:
             at_size = f"{what}, {size(row)}"
@@ -260,7 +262,7 @@ def check_targets(ranks: int, rows: list[dict]) -> list[Target]:
         got = report.geometric_mean(report.by_turns(row, *pair) for row in chosen)
         fastest = report.geometric_mean(ratio(row, *pair, min) for row in chosen)
         extent = f"{min(more):.0f} to {max(more):.0f} us here"
-        cause = f"the check is one more all-reduce, of 16 bytes: {extent}"
+        cause = f"the check is one more all-reduce, of 16 bytes, and takes {extent}"
         targets.append(target(what, f"<= {wanted}x", got, fastest, cause=cause))
     return targets
 
@@ -281,9 +283,9 @@ def step_target(ranks: int, row: dict) -> Target:
     """Return what communication adds to a training step."""
     what = f"{row['model']}, batch {row['batch']}, {ranks} ranks"
     cause = (
-        f"the whole step takes {ratio(row, 'ours', 'gloo'):.2f} times as long as with gloo, and "
-        f"would take {ratio(row, 'silent', 'gloo'):.2f} times as long if DDP sent nothing; "
-        f"communication adds {report.extra(row, 'ours', 'silent') / 1e3:.2f} ms"
+        f"the whole step takes {ratio(row, 'ours', 'gloo'):.2f}x as long as with gloo, and a DDP "
+        f"step that sends nothing {ratio(row, 'silent', 'gloo'):.2f}x; communication adds "
+        f"{report.extra(row, 'ours', 'silent') / 1e3:.2f} ms"
     )
-    what = f"what communication adds to a DDP step, against gloo, {what}"
+    what = f"communication added to a DDP step, compared with gloo, {what}"
     return target(what, f"<= {DDP_ADDED}x", added(row), added(row, min), cause=cause)

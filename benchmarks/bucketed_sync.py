@@ -59,19 +59,24 @@ def section(measured: dict) -> Section:
             f"{row['model']} ({row['parameters']:,}, {row['tensors']}, {row['buckets']})"
         ),
         **report.each({"sync": "BucketedGradientSync", "ddp": "DDP"}, report.milliseconds),
-        "turn by turn": report.over("sync", "ddp", of=by_turns),
+        "ratio, turn by turn": report.over("sync", "ddp", of=by_turns),
     }
     about = (
-        f"Both on this backend, {measured['ranks']} ranks, {measured['batch']} images a rank and "
-        "step; a step is zero_grad, forward, backward with communication, update. ms: median "
-        "(quartiles)."
+        f"Both run on this backend, on {measured['ranks']} ranks, with {measured['batch']} images "
+        "per rank and step. A step is zero_grad, forward, backward with communication, and update. "
+        "Times in ms: median (quartiles)."
     )
 
     def over_ddp(row: dict) -> Target:
         more = report.extra(row, "sync", "ddp")
-        cause = f"{more:.0f} us a step for {row['tensors']} hooks in Python, which DDP has in C++"
-        what = f"lesson's bucketed sync against DDP, {row['model']}, {measured['ranks']} ranks"
+        cause = (
+            f"its {row['tensors']} hooks run in Python and cost {more:.0f} us a step; DDP's are "
+            "in C++"
+        )
+        what = (
+            f"lesson's bucketed sync compared with DDP, {row['model']}, {measured['ranks']} ranks"
+        )
         return compared(what, "<= 1.05x", row, "sync", "ddp", cause, by_turns)
 
-    title, rows = "The lesson's bucketed, overlapped sync against DDP", measured["models"]
+    title, rows = "The lesson's bucketed, overlapped sync compared with DDP", measured["models"]
     return Section(title, [about, Table(columns, rows)], [*map(over_ddp, rows)])

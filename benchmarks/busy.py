@@ -143,13 +143,13 @@ def section(run: dict) -> Section:
     ]
     waiting = {"while it waits in": report.key("call"), **each(GROUPS, "{:.2%}".format)}
     parts = [
-        f"all_reduce of float32 beside {run['loops']} busy loops, as many as cores, in turns in "
-        "the same ranks. Microseconds.",
+        f"all_reduce of float32 while {run['loops']} busy loops run, one per core; the variants "
+        "take turns on the same ranks. Microseconds.",
         Table(columns, rows),
-        f"A rank that waits {WAIT_SECONDS:g} s for rank 0, largest share of a core, by all threads "
-        "of its process, without busy loops:",
+        "Largest share of a core that all threads of a rank use together while it waits "
+        f"{WAIT_SECONDS:g} s for rank 0, without busy loops:",
         Table(waiting, by_call),
-        "From the arrival of the last rank to the first return of another, which slept. "
+        "Time from the arrival of the last rank to the first return of another, which was asleep. "
         "Microseconds: median (quartiles).",
         Table(each(GROUPS, report.microseconds), [{"samples": run["wakes"]}]),
     ]
@@ -164,17 +164,17 @@ def shown(of: Callable[[list[float]], float]) -> Callable[[list[float]], str]:
 def targets(run: dict) -> list[Target]:
     """Return what is promised beside busy loops, and of ranks that wait."""
     where = f"{run['ranks']} ranks"
-    what = f"all_reduce beside busy loops against gloo, {where}, every size, by the"
+    what = f"all_reduce beside busy loops compared with gloo, {where}, every size, by the"
     found = [
         report.least_ahead(f"{what} {average}", ">= 1x", run["all_reduce"], size, of)
         for average, of in AVERAGES.items()
     ]
     waits, wakes = run["waits"], run["wakes"]
     ours, gloo = (100 * max(waits[name].values()) for name in ("ours", "gloo"))
-    what = f"a rank that waits, share of a core: all_reduce, recv, barrier, {where}"
-    cause = f"gloo's takes {gloo:.2f}% in the same ranks"
+    what = f"share of a core that a waiting rank uses: all_reduce, recv, barrier, {where}"
+    cause = f"with gloo it uses {gloo:.2f}% on the same ranks"
     found.append(target(what, "<= 2%", ours, form="{:.2f}%", cause=cause))
     what = f"from the last rank's arrival to the first return, ranks asleep, {where}"
     got, fastest = (1e6 * of(wakes["ours"]) for of in (median, min))
-    cause = f"gloo takes {1e6 * median(wakes['gloo']):.0f} us in the same ranks"
+    cause = f"with gloo it takes {1e6 * median(wakes['gloo']):.0f} us on the same ranks"
     return [*found, target(what, "<= 100 us", got, fastest, "{:.0f} us", cause)]

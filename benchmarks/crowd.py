@@ -128,12 +128,12 @@ def section(measured: dict) -> Section:
         "beside / alone": over("beside", "alone"),
     }
     about = (
-        f"A cell on {ranks} ranks, alone and beside {others} notebooks with as many ranks each, "
-        "whose cells hang: one rank has missed a call, for which the others wait. Median "
-        "(quartiles)."
+        f"A cell on {ranks} ranks, alone and beside {others} notebooks with {ranks} ranks each. "
+        "The cells of those notebooks hang: one rank has missed a call, and the others wait in it. "
+        "Median (quartiles)."
     )
     waiting = others * (ranks - 1)
-    cause = f"{waiting} ranks wait, each with a hundredth or two of a core"
+    cause = f"{waiting} ranks wait, and each uses a hundredth or two of a core"
     targets = [
         compared(
             f"a cell beside {others} hanging notebooks, {row['cell']}",

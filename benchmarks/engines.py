@@ -93,26 +93,26 @@ def section(measured: dict) -> Section:
     by_cell = {
         "cell": key("cell"),
         **report.each({"ours": "ipyranks", "plain": "ipyparallel"}, report.milliseconds),
-        "turn by turn": report.over("ours", "plain", of=by_turns),
+        "ratio, turn by turn": report.over("ours", "plain", of=by_turns),
     }
     kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
     parts = [
-        f"{ranks} MPI engines each, in turns. A `%%px` cell from its call to the end of its "
-        "output, ms: median (quartiles). Ours with everything on: limits, hang reports, ordered "
-        "output.",
+        f"Each cluster has {ranks} MPI engines, and the two take turns. Time of a `%%px` cell from "
+        "its call to the end of its output, in ms: median (quartiles). ipyranks has everything "
+        "switched on: limits, hang reports, ordered output.",
         Table(by_cell, cells),
-        "Start with torch imported on all engines, s: median (smallest to largest).",
+        "Start with torch imported on all engines, in s: median (smallest to largest).",
         Table(report.each(kinds, few), [{"samples": starts}]),
     ]
-    cause = f"plain ipyparallel and its import take {median(starts['plain']):.1f} s here"
-    what = f"start of {ranks} engines, torch imported"
+    cause = f"plain ipyparallel and the import of torch take {median(starts['plain']):.1f} s here"
+    what = f"start of {ranks} engines with torch imported"
     targets = [*map(over_plain, cells), within(what, 4.5, starts["ours"], cause, "{:.1f} s")]
-    return Section("A cluster of engines, against plain ipyparallel", parts, targets)
+    return Section("A cluster of engines compared with plain ipyparallel", parts, targets)
 
 
 def over_plain(row: dict) -> Target:
     """Return how long a cell takes over one of plain ipyparallel."""
-    what = f"%%px round trip against ipyparallel, {row['cell']}"
+    what = f"%%px round trip compared with ipyparallel, {row['cell']}"
     cause = f"{report.extra(row, 'ours', 'plain') / 1e3:+.1f} ms a cell"
     return compared(what, "<= 1.1x", row, "ours", "plain", cause, by_turns)
 

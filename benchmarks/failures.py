@@ -159,7 +159,7 @@ def after_a_death() -> float:
 def section(measured: dict) -> Section:
     """Return table and targets of :func:`measure`."""
     alone, ranks = measured["alone"], measured["ranks"]
-    report, after = "the report", "to the end of the next cell's all-reduce"
+    report, after = "the report", "the end of the next cell's all-reduce"
     survivors = "the survivors' next"
     rows, targets = [], []
     for way, what in (
@@ -167,29 +167,29 @@ def section(measured: dict) -> Section:
         ("deadline", "a group's deadline passes"),
     ):
         reports, nexts = ([one[until] for one in measured[way]] for until in ("report", "next"))
-        rows += [(what, f"to {report}", reports), (what, after, nexts)]
+        rows += [(what, report, reports), (what, after, nexts)]
         targets.append(seconds(f"hang: from the {way} to {report}", 1, reports))
         targets.append(
-            seconds(f"hang: from the {way} to the free ranks' next all-reduce", 1, nexts)
+            seconds(f"hang: from the {way} to the freed ranks' next all-reduce", 1, nexts)
         )
-    killed = f"a rank of {alone['ranks']} and fewer is killed, no notebook"
+    killed = f"one of {alone['ranks']} or fewer ranks is killed, without a notebook"
     rows += [
-        (killed, f"to {survivors} completed all-reduce", alone["seconds"]),
+        (killed, f"{survivors} completed all-reduce", alone["seconds"]),
         (f"`cluster.kill` of one of {ranks}, `cluster.shrink()`", after, measured["death"]),
-        ("`cluster.restart()`", "to a cell on fresh ranks with torch", measured["restart"]),
+        ("`cluster.restart()`", "a cell on fresh ranks with torch", measured["restart"]),
     ]
     death = f"killed rank: to {survivors} all-reduce"
     targets += [
         seconds(death, 0.2, alone["seconds"]),
-        seconds(f"{death}, by cells", 0.2, measured["death"]),
+        seconds(f"{death}, in a notebook", 0.2, measured["death"]),
         seconds("restart of the engines", 4, measured["restart"]),
     ]
-    columns = {"what happens": key(0), "from then": key(1), "s": lambda row: few(row[2])}
-    about = f"{ranks} engines. Seconds: median (smallest to largest) of a few."
+    columns = {"what happens": key(0), "time until": key(1), "s": lambda row: few(row[2])}
+    about = f"{ranks} engines. Seconds: median (smallest to largest) of a few samples."
     return Section("Hangs and deaths", [about, Table(columns, rows)], targets)
 
 
 def seconds(what: str, wanted: float, values: list[float]) -> Target:
     """Return a comparison with so many seconds, its cause all that were measured."""
-    cause = f"the {len(values)} took {', '.join(f'{value:.2f}' for value in values)} s"
+    cause = f"the {len(values)} samples took {', '.join(f'{value:.2f}' for value in values)} s"
     return within(what, wanted, values, cause)

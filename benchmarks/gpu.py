@@ -76,7 +76,7 @@ def section(measured: dict) -> Section:
     if measured["device"] is None:
         return Section("GPU", ["There is no GPU on this machine, so nothing was measured."])
     about = (
-        f"{measured['device']}; all_reduce of float32 on it, all ranks on this one GPU. "
+        f"{measured['device']}: all_reduce of float32, with all ranks on this one GPU. "
         "Microseconds: median (quartiles)."
     )
     return Section("GPU", [about, *map(table_of, measured["runs"])])
@@ -87,5 +87,5 @@ def table_of(found: dict) -> Table:
     names = {"ours": f"torch_mpi4py, {found['ranks']} ranks", "nccl": "NCCL, one rank"}
     names["copy"] = "copy to pinned host memory and back"
     here = {name: names[name] for name in names if name in found["all_reduce"][0]["samples"]}
-    columns = {"size": size, **each(here, microseconds), "of ours": over("copy", "ours", ".0%")}
+    columns = {"size": size, **each(here, microseconds), "copy / ours": over("copy", "ours", ".0%")}
     return Table(columns, found["all_reduce"])

@@ -66,7 +66,7 @@ cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
 def measure() -> dict:
     """Make the hosts and measure on them, or say why not."""
     if os.getuid() != 0 or not Path("/usr/sbin/sshd").exists():
-        return {"missing": "virtual hosts take root and Debian's openssh-server"}
+        return {"missing": "virtual hosts need root and Debian's openssh-server"}
     return run(on_first_host, before=BED, folder="/run")  # a virtual host has a /tmp of its own
 
 
@@ -182,15 +182,15 @@ def section(measured: dict) -> Section:
     seconds["from a cell's limit to the report, two hosts"] = measured["reports"]
     by_size = report.each(NAMES, report.microseconds) | ratios
     parts = [
-        "Two virtual hosts with two ranks each, beside one with four; all on this machine's "
-        "cores, what crosses the network is copied by its kernel. all_reduce of float32, "
-        "microseconds: median (quartiles), in turns in the same ranks. The least that a checked "
-        "call can take is torch's own `dist.all_reduce` around nothing but two raw MPI calls: 16 "
-        "bytes, for the check, and the data.",
+        "Two virtual hosts with two ranks each, and one host with four. All ranks share this "
+        "machine's cores, and its kernel copies everything that crosses the network. all_reduce "
+        'of float32, in microseconds: median (quartiles), taken in turns on the same ranks. "The '
+        "least\" that a checked call can take is PyTorch's own `dist.all_reduce` around nothing "
+        "but two raw MPI calls: one of 16 bytes for the check, and one for the data.",
         *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
-        "A DDP step, ms:",
+        "A DDP step, in ms:",
         Table(by_model, steps),
-        "A notebook's cluster, s: median (smallest to largest):",
+        "A notebook's cluster, in s: median (smallest to largest).",
         Table({"what": str, "s": lambda what: few(seconds[what])}, seconds),
     ]
     return Section(title, parts, targets(measured))
@@ -201,25 +201,25 @@ def targets(measured: dict) -> list[Target]:
     on, idle = measured["runs"]["two hosts"], 100 * measured["idle"]
     all_reduce = "two hosts: all_reduce"
     here, there = (measured["starts"][name] for name in ("one host", "two hosts"))
-    cause = f"on one host it takes {median(here):.1f} s here, and most of that is torch's import"
+    cause = f"on one host it takes {median(here):.1f} s here, and most of that is importing torch"
     return [
-        least_ahead(f"{all_reduce} against gloo, every size", "> 1x", on["all_reduce"], size),
+        least_ahead(f"{all_reduce} compared with gloo, every size", "> 1x", on["all_reduce"], size),
         least_ahead(
-            "two hosts: DDP step against gloo", "> 1x", on["ddp_step"], report.key("model")
+            "two hosts: DDP step compared with gloo", "> 1x", on["ddp_step"], report.key("model")
         ),
         *(over_raw(row) for row in on["all_reduce"] if row["bytes"] >= MIB),
         within("start of four engines on two hosts", 8, there, cause),
         within("two hosts: from the limit to the report", 2, measured["reports"]),
-        target("agent of a host, idle, of a core", "<= 0.5%", idle, form="{:.2f}%"),
+        target("share of a core that a host's idle agent uses", "<= 0.5%", idle, form="{:.2f}%"),
     ]
 
 
 def over_raw(row: dict) -> Target:
     """Return what all_reduce takes over raw MPI, at one size."""
     cause = (
-        "torch's own function around the raw call and a check took "
-        f"{ratio(row, 'least', 'raw'):.2f} times as long as raw MPI in the same rounds; all four "
-        "ranks run Python at the same time, on this machine's cores"
+        "PyTorch's own function around the raw call and a check took "
+        f"{ratio(row, 'least', 'raw'):.2f}x as long as raw MPI in the same rounds; all four ranks "
+        "run Python at the same time, on this machine's cores"
     )
     what = f"two hosts: all_reduce over raw MPI, {size(row)}"
     return report.compared(what, "<= 1.15x", row, "ours", "raw", cause)

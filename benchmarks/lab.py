@@ -73,10 +73,10 @@ def one_start(checkout: Path, limit_seconds: float) -> float:
 
 def section(measured: dict) -> Section:
     """Return text and target of :func:`measure`."""
-    warm, cause = measured["warm"], "JupyterLab's own start is most of it"
+    warm, cause = measured["warm"], "most of it is JupyterLab's own start"
     about = (
-        f"From the call to the lesson's page, with everything installed: {few(warm)} s, median "
-        f"(smallest to largest) of {len(warm)}."
+        f"Time from the call to the lesson's page, with everything installed: {few(warm)} s, "
+        f"median (smallest to largest) of {len(warm)} starts."
     )
     return Section(
         "make lab", [about], [within("make lab, warm start", 3, warm, cause, "{:.1f} s")]
@@ -120,9 +120,9 @@ def fresh_clone() -> float:
 
 def rare_section(measured: dict | None) -> Section:
     """Return table and targets of what :func:`rare` last measured, if it ever did."""
-    title = "What is measured on demand"
+    title = "Measured on demand"
     if measured is None:
-        missing = "Never measured here: `make bench ARGS=--all` does (many minutes)."
+        missing = "Not measured here yet. `make bench ARGS=--all` does it, and takes many minutes."
         both = {"all lessons executed": LESSONS, FRESH_CLONE: FRESH}
         unknown = [Target(*row, "-", "-", False, "not measured") for row in both.items()]
         return Section(title, [missing], unknown)
@@ -131,13 +131,13 @@ def rare_section(measured: dict | None) -> Section:
     shown = {**lessons, "all lessons": total}
     shown["`make lab` on a fresh clone, to the lesson's page"] = fresh
     about = (
-        f"Measured once, on {measured['date']}, by `make bench ARGS=--all`. Installing a fresh "
-        "clone includes fetching the packages, from pip's cache where it has them."
+        f"Measured once, on {measured['date']}, with `make bench ARGS=--all`. The time for a "
+        "fresh clone includes fetching the packages, which pip takes from its cache where it can."
     )
     table = Table({"what": str, "s": lambda what: f"{shown[what]:.0f}"}, shown)
     cause = f"the longest, {longest}, takes {lessons[longest]:.0f} s"
-    all_of_them = f"all lessons executed, {len(lessons)} on {measured['date']}"
-    fetching = "pip's fetching and unpacking of torch is most of it"
+    all_of_them = f"all lessons executed ({len(lessons)} on {measured['date']})"
+    fetching = "most of it is pip fetching and unpacking torch"
     targets = [
         target(all_of_them, LESSONS, total / 60, form="{:.1f} min", cause=cause),
         target(FRESH_CLONE, FRESH, fresh, form="{:.0f} s", cause=fetching),

@@ -46,8 +46,8 @@ def software(result: dict) -> str:
 def table_of(result: dict, targets: list[Target]) -> str:
     """Return what stands between the marks of ``PAGE``."""
     about = (
-        f"Measured on {result['date']} with `make bench`: {software(result)}, one thread per rank, "
-        f"load average {result['load']} at the start. Medians."
+        f"Measured with `make bench` on {result['date']}: {software(result)}, one thread per rank, "
+        f"and a load average of {result['load']} at the start. All values are medians."
     )
     runs = result["programs"]["backend"]
     header = ["all_reduce, float32"]
@@ -128,7 +128,7 @@ def panels(result: dict) -> list[Panel]:
     return [
         Panel(f"all_reduce of 1 MiB, {RANKS} ranks", "ms", reductions),
         Panel(f"a DDP step of an {MODEL}, {RANKS} ranks", "ms", in_step),
-        Panel("training LeNet on two cores", "times one process", training),
+        Panel("training LeNet on two cores", "speed, one process = 1", training),
         Panel(f"a %%px cell on {engines['ranks']} ranks", "ms", cells),
         Panel("after a failure, 4 or 5 ranks", "s", failure),
     ]
@@ -137,11 +137,11 @@ def panels(result: dict) -> list[Panel]:
 def in_words(result: dict) -> str:
     """Return what stands between the README's marks: the plot with its alternative text."""
     described = "; ".join(
-        f"{panel.title}, in {panel.unit}: "
+        f"{panel.title} ({panel.unit}): "
         + ", ".join(f"{bar.name} {number(bar.value)}" for bar in panel.bars)
         for panel in panels(result)
     )
-    source = f"Medians of `make bench` on {result['date']}: {software(result)}."
+    source = f"Medians, measured with `make bench` on {result['date']}: {software(result)}."
     return f"![Five figures. {described}.]({PLOT})\n\n{source}"
 
 

@@ -216,8 +216,14 @@ def target_table(rows: Sequence[Target]) -> list[str]:
         [[*row[:4], "yes" if row.met else "**no**"] for row in rows],
     )
     missed = [
-        f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
+        f"- {row.what}: {row.measured}, target {row.wanted}. {_sentence(row.cause)}"
         for row in rows
         if not row.met
     ]
     return [*lines, "Missed:", "", *missed, ""] if missed else lines
+
+
+def _sentence(cause: str) -> str:
+    """Return a cause as a sentence."""
+    cause = cause or "the cause is not known"
+    return f"{cause[0].upper()}{cause[1:]}."

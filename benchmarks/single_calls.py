@@ -66,7 +66,7 @@ def alternating(
 def cold_section(measured: dict) -> Section:
     """Return table and targets of :func:`cold`."""
     after = f"after a LeNet step, {measured['images']} images"
-    names = {"turns": "taking turns", "step": after}
+    names = {"turns": "in turns", "step": after}
     rows = [row | {"when": names[when]} for when in names for row in measured[when]]
     columns = {
         "when": report.key("when"),
@@ -75,10 +75,10 @@ def cold_section(measured: dict) -> Section:
         "difference of medians": report.over("ours", "raw", ".0f", extra),
     }
     about = (
-        f"{measured['ranks']} ranks. all_reduce and raw MPI.Allreduce on the same buffer, one call "
-        "of each in turn, none of them repeated. Microseconds: median (quartiles)."
+        f"{measured['ranks']} ranks call all_reduce and raw MPI.Allreduce on the same buffer: one "
+        "call of each in turn, with none repeated. Microseconds: median (quartiles)."
     )
-    targets = [cold_target(row, "taking turns, no warm calls", 15) for row in measured["turns"]]
+    targets = [cold_target(row, "in turns, no warm-up calls", 15) for row in measured["turns"]]
     targets += [
         cold_target(row, "in the middle of a training step", 100) for row in measured["step"]
     ]
@@ -89,7 +89,7 @@ def cold_target(row: dict, where: str, most: int) -> Target:
     """Return what a single call takes over raw MPI."""
     wanted, of = ("<= 1.15x", ratio) if row["bytes"] >= MIB else (f"<= +{most} us", extra)
     what = f"all_reduce over raw MPI, {size(row)}, {where}"
-    cause = "Python's own code and objects have left the caches"
+    cause = "Python's code and objects are no longer in the caches"
     return compared(what, wanted, row, "ours", "raw", cause, of)
 
 
@@ -152,18 +152,20 @@ def event_section(measured: dict) -> Section:
     difference = [on - off for on, off in zip(both["on"], both["off"], strict=True)]
     rows["their difference, turn by turn"] = difference
     parts = [
-        f"{measured['ranks']} ranks. Microseconds: median (quartiles). What each contains:",
-        "- one event: the line that called is looked up, the record is packed into the board, and "
-        "its end is packed when it ends. The target is about this, what the log itself costs;\n"
-        "- one section: an event, the context manager around it (less an empty `with` block), and "
+        f"{measured['ranks']} ranks. Microseconds: median (quartiles). What each row contains:",
+        "- one event: the calling line is looked up, the record is packed into the board, and its "
+        "end is packed when the event ends. The target applies to this row, which is the cost of "
+        "the log itself;\n"
+        "- one section: an event, the context manager around it (minus an empty `with` block), and "
         "its name;\n"
-        "- an all_reduce with the log on against one with the log off, in turns: an event, a "
-        "search through the deeper stack, the descriptions of group and call looked up, and the "
-        "end passed through the task. The difference is a small one of two large numbers.",
+        "- an all_reduce with the log on compared with one with the log off, in turns: an event, a "
+        "search through the deeper stack, a look-up of the descriptions of group and call, and the "
+        "end, which is passed through the task. The result is a small difference between two large "
+        "numbers.",
         Table({"what": str, "us": lambda what: report.microseconds(rows[what])}, rows),
     ]
     got, fastest = (1e6 * of(alone["event"]) for of in (median, min))
     what = "event log, one event (opened and closed, with its call site)"
-    cause = "most of it is Python: finding the line that called, and packing the record"
+    cause = "most of it is Python, which finds the calling line and packs the record"
     met = target(what, "<= 2 us", got, fastest, "{:.2f} us", cause)
     return Section("The event log", parts, [met])

@@ -134,22 +134,23 @@ def ranks_section(measured: dict) -> Section:
     The target is held against every batch: the smaller ones speak more often for the same work.
     """
     columns = {
-        "images a step": lambda row: str(row[0]["batch"]),
+        "images per step and rank": lambda row: str(row[0]["batch"]),
         "variant": lambda row: NAMES[row[1]],
         "samples/s: median (quartiles)": lambda row: spread(
             row[0]["samples"][row[1]], "{:,.0f}".format
         ),
-        "over one, turn by turn": lambda row: f"{speedup(*row):.2f}x",
+        "over one process, turn by turn": lambda row: f"{speedup(*row):.2f}x",
     }
     about = (
-        f"LeNet on {measured['data']} (28 x 28), as many images a step on every rank, so twice as "
-        "many on two; one thread each; the whole loop: choose a batch, forward, backward, "
-        "synchronise, update. Variants take turns. Samples/s over all ranks."
+        f"LeNet on {measured['data']} (28 x 28), with one thread per rank. Every rank has the same "
+        "batch size, so two ranks train on twice as many images a step. A step is the whole loop: "
+        "choose a batch, forward, backward, synchronise, update. The variants take turns. "
+        "Samples/s count all ranks."
     )
     batches = measured["batches"]
     table = Table(columns, [(batch, variant) for batch in batches for variant in NAMES])
     targets = [ceiling_target(batch, way) for batch in batches for way in ("sync", "ddp")]
-    return Section("Two ranks against one process", [about, table], targets)
+    return Section("Two ranks compared with one process", [about, table], targets)
 
 
 def ceiling_target(measured: dict, variant: str) -> Target:
@@ -159,13 +160,15 @@ def ceiling_target(measured: dict, variant: str) -> Target:
     # A step of two ranks takes two batches.
     silent, step = (2e3 * batch / median(samples[name]) for name in ("apart", variant))
     name = NAMES[variant].removeprefix("two ranks, ")
-    what = f"LeNet, {batch} images a step, two ranks against two independent processes, {name}"
+    what = (
+        f"LeNet, {batch} images a step, two ranks compared with two independent processes, {name}"
+    )
     fastest = max(samples[variant]) / max(samples["apart"])
     cause = (
-        f"two ranks train {reached:.2f} times as fast as one process here, "
-        f"two independent processes {ceiling:.2f} times; "
-        f"synchronising and waiting for the later rank take {step - silent:.1f} ms of a step "
-        f"of {step:.1f} ms"
+        f"here two ranks reach {reached:.2f}x the speed of one process, "
+        f"and two independent processes {ceiling:.2f}x; "
+        f"synchronising and waiting for the later rank take {step - silent:.1f} ms of a "
+        f"{step:.1f} ms step"
     )
     return target(what, ">= 0.95x", reached / ceiling, fastest, cause=cause)
 
@@ -202,10 +205,10 @@ def launchers_section(measured: dict) -> Section:
     rates = {name: [run["samples_per_s"] for run in found] for name, found in runs.items()}
     times = median(rates["mpiexec"]) / median(rates["torchrun"])
     about = (
-        f"`scripts/ddp.py`, {measured['ranks']} ranks, {measured['steps']} steps of 32 images a "
-        f"rank, runs in turns: median (smallest to largest). Their final weights are "
-        f"{'equal to the bit' if equal else '**not equal**'}. mpiexec trains {times:.2f} times as "
-        "many samples/s."
+        f"`scripts/ddp.py` on {measured['ranks']} ranks, {measured['steps']} steps of 32 images "
+        f"per rank, with the launchers taking turns: median (smallest to largest). The final "
+        f"weights of all runs are {'exactly equal' if equal else '**not equal**'}. Training "
+        f"under mpiexec is {times:.2f} times as fast."
     )
     columns: dict[str, Callable[[str], str]] = {
         "launcher, backend": lambda name: LAUNCHERS[name],

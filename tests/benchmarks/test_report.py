@@ -46,17 +46,17 @@ def test_all_met_when_ours_is_as_fast_as_raw_mpi():
 def test_slow_at_two_ranks_only_misses_what_is_asked_there():
     found = missed(ours=1.2)
     assert "all_reduce over raw MPI, 1 MiB" in found
-    assert "all_reduce against gloo, 4 ranks, geometric mean" not in found
+    assert "all_reduce compared with gloo, 4 ranks, geometric mean" not in found
 
 
 def test_slower_than_gloo():
     found = missed(ours=14)
-    assert "all_reduce against gloo, 2 ranks, every size" in found
-    assert "all_reduce against gloo, 4 ranks, geometric mean" in found
+    assert "all_reduce compared with gloo, 2 ranks, every size" in found
+    assert "all_reduce compared with gloo, 4 ranks, geometric mean" in found
 
 
 STEPS = [
-    f"what communication adds to a DDP step, against gloo, MLP, batch {batch}, {n} ranks"
+    f"communication added to a DDP step, compared with gloo, MLP, batch {batch}, {n} ranks"
     for n in (2, 4)
     for batch in (8, 256)
 ]
@@ -66,16 +66,18 @@ def test_slow_training_step_is_named_with_its_floor():
     assert missed(ours=1, ddp=0.54) == []
     assert missed(ours=1, ddp=0.56) == STEPS
     text = bench.markdown(result(ours=1, ddp=0.7))
-    assert "the whole step takes 0.70 times as long as with gloo, and would take 0.40" in text
-    assert "communication adds 300.00 ms" in text
+    assert (
+        "The whole step takes 0.70x as long as with gloo, and a DDP step that sends nothing" in text
+    )
+    assert "a DDP step that sends nothing 0.40x; communication adds 300.00 ms" in text
 
 
 def test_each_size_and_step_has_its_peers_and_its_floor_beside_it():
     text = bench.markdown(result(ours=1))
     assert text.count("| 500 (500 to 500) | 13.0 | 1.00 | 2.00 | 1.00 |") == 2 * len(SIZES)
-    assert "| ours / gloo | silent / gloo | added / added by gloo |" in text
+    assert "| ours / gloo | silent / gloo | added / added with gloo |" in text
     assert text.count("| 0.50 | 0.40 | 0.17 |") == 4
-    assert text.count("Target: communication adds at most 0.25x of what it adds with gloo") == 2
+    assert text.count("Target: communication adds at most 0.25x as much time as with gloo") == 2
 
 
 def test_a_missing_c_compiler_is_told():
@@ -128,7 +130,7 @@ def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
     assert new.startswith("before\n")
     assert new.endswith(f"{pages.END}\nafter\n")
     assert "old" not in new
-    assert new.count("Measured on D with `make bench`: M, L, torch T") == 1
+    assert new.count("Measured with `make bench` on D: M, L, torch T") == 1
     assert "| 1 MiB | 1,000,000 | 13,000,000 | 13.0x | 1,000,000 |" in new
     assert "0 of 1 targets are met." in new
     assert "| a | <= 2 s | 3.0 s | it is slow |" in new
