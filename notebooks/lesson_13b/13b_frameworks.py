@@ -147,7 +147,7 @@ torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not on
 #
 # ## 4. Do they all train the same model?
 #
-# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds in a different order. One float32 operation has a relative rounding error of up to $6 \cdot 10^{-8}$; a loss of about 1 is the result of a few hundred of them per step, over ten steps. So we allow $5 \cdot 10^{-6}$. Would that find a missing average? Take two processes that each train on their own half without communication. Their mean loss differs from that of one process with all the samples by this much:
+# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds in a different order. One float32 operation has a relative rounding error of up to $6 \cdot 10^{-8}$; a loss of about 1 is the result of hundreds of them, over ten steps. So we allow $5 \cdot 10^{-6}$. Would that find a missing average? Take two processes that each train on their own half without communication. Their mean loss differs from that of one process with all the samples by this much:
 
 # %%
 from torch.nn import functional as F
