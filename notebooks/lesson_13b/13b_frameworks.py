@@ -338,11 +338,11 @@ check("13b.effective_batch")
 #
 # > **A.** Each accelerator holds a full copy of the variables. After the backward pass, partial sums travel from card to card over the vendor's interconnect without a detour through host memory, and only when every card holds the total does the next batch begin on all devices together. Requires NVIDIA graphics cards.
 #
-# > **B.** Workers fetch the parameters, process a mini-batch and hand in the gradient by remote procedure call. Gradients are applied in order of arrival; a slow worker therefore delays nobody, though its gradient may refer to parameters that have since been replaced.
+# > **B.** Workers fetch the parameters, process a mini-batch and hand in the gradient by remote procedure call. Gradients are applied in order of arrival: whichever comes first is applied first. A slow worker therefore delays nobody, though its gradient may refer to parameters that have since been replaced.
 #
 # > **C.** The chief holds all variables. In each round every worker receives them and returns one gradient by remote procedure call. Once all gradients of a round are in, the chief applies their mean and begins the next round.
 #
-# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the weight changes are averaged across all islands, over TCP on CPUs, with the library that PyTorch provides for this case, and an outer optimizer with Nesterov momentum applies them.
+# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the weight changes are averaged over all islands, over TCP on CPUs, with the library that PyTorch provides for this case, and an outer optimizer with Nesterov momentum applies them.
 #
 # > **E.** Start your script with `mpirun`. Gradients that are ready are copied into a fused buffer, and every process computes their averages with whatever collective your site's library picks. `optimizer.step()` returns once the averages have arrived and been applied.
 #
