@@ -35,7 +35,7 @@ _WORDS = {
     ("D", 2): "'over TCP on CPUs': the PyTorch backend that does that",
     ("E", 0): "'optimizer.step() returns once the averages have arrived'",
     ("E", 1): "'averages', on every process, in a fused buffer",
-    ("E", 2): "'start your script with mpirun', and 'whatever collective your site's library picks'",
+    ("E", 2): "'start your script with mpirun', 'whatever collective your site's library picks'",
 }  # fmt: skip
 _KNOWN = (
     {"sync", "async", "local"},
