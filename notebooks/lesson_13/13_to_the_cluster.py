@@ -19,8 +19,8 @@
 # - start the training of lesson 05 with `mpiexec`, with `torchrun`, as a Slurm batch job and from a notebook, and check whether all of them computed the same;
 # - say what each launcher tells its ranks, and which of these values you can trust;
 # - give every rank its own GPU, whatever order the hosts are filled in;
-# - read a list of nodes, work out what to ask Slurm for, and fix a job script;
-# - choose between NCCL, MPI and gloo, and use the MPI of your site;
+# - read a Slurm node list, work out what to ask Slurm for, and fix a job script;
+# - choose between NCCL, MPI and gloo, and use your site's MPI;
 # - recognise the usual failures by their symptoms.
 #
 # **You need first** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
@@ -450,7 +450,7 @@ gradient_paths()
 # |---|---|---|
 # | several NVIDIA GPUs | `nccl` | it is the most direct route, and PyTorch's advice for GPUs [1] |
 # | no GPU | `mpi4py` here, or `gloo` | NCCL has no operations for CPUs |
-# | fewer GPUs than ranks | `mpi4py` or `gloo` | NCCL refuses two ranks on one GPU, unless it is 2.30 or later and `NCCL_MULTI_RANK_GPU_ENABLE=1` is set [7] |
+# | fewer GPUs than ranks | `mpi4py` or `gloo` | NCCL refuses to run two ranks on one GPU, unless you have NCCL 2.30 or later and set `NCCL_MULTI_RANK_GPU_ENABLE=1` [7] |
 # | a network that only the site's MPI supports | `mpi4py` with that MPI (section 7) | gloo would use TCP |
 # | ranks that must go on when another dies | `mpi4py` with Open MPI 5 | survivors can go on without it (lesson 12) |
 #
@@ -464,7 +464,7 @@ gpus = torch.cuda.device_count()
 print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu (no GPU here)")
 
 # %% [markdown]
-# ## 7. The MPI of your site
+# ## 7. Your site's MPI
 #
 # The course's MPI was installed with pip and uses TCP and shared memory. A cluster often has an MPI that supports its own network (InfiniBand, Slingshot, ...), which you get with `module load`. The mpi4py wheel is built for both families of MPI (Open MPI, and MPICH including Intel MPI), so a single variable switches to the site's MPI. Set it before JupyterLab starts, or in the job script:
 #

@@ -16,7 +16,7 @@
 # **The one idea.** All data-parallel frameworks do the same three things under different names: they give every rank the same weights, give each rank different samples, and average the gradients before the step. Once you know these three, you can read the documentation of any framework.
 #
 # **You will be able to**
-# - find the three things in seven scripts, and say which lines each framework asks of you;
+# - find the three things in seven scripts, and say which lines each framework requires;
 # - test whether they all train the same model, and to what tolerance;
 # - say which samples a batch size counts in each framework;
 # - read a paragraph of documentation and say whether the training it describes is synchronous, whether it uses all-reduce or a server, and which library it relies on;
@@ -53,7 +53,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 print(listing("serial"))
 
 # %% [markdown]
-# The next script uses only `torch.distributed`. These are its new lines (a changed line counts as new):
+# The next script uses only `torch.distributed`. These are the lines that it adds (a changed line counts as new):
 
 # %%
 for line in added_lines("plain"):
@@ -215,7 +215,7 @@ for name in FRAMEWORKS:
         print(f"{FRAMEWORKS[name].title}, {attempt['date']}: {attempt['error']}")
 
 # %% [markdown]
-# ## 5. Beside SPMD: Ray Train and Monarch
+# ## 5. Beyond SPMD: Ray Train and Monarch
 #
 # Everything so far is SPMD: one program, started once for each rank. Two frameworks work the other way round.
 #

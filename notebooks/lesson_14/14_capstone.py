@@ -97,7 +97,7 @@ for name, what in STRATEGIES.items():
 # | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights and sends a gradient, in one message each; a step is one worker's update. The steps depend on the clock, so there is only one seed, and the looks take place while the clock runs |
 # | pipeline | `micro_batches` (4): the number of parts of a batch that go through the stages one after the other | activations go to the next stage, gradients come back. A stage takes a quarter of each sample's time, plus the 8 ms |
 #
-# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch of 64 there corresponds to 16 in the others.
+# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch size of 64 there corresponds to 16 elsewhere.
 #
 # ## 2. The two factors of a speed-up
 #
@@ -119,7 +119,7 @@ two_parts()
 #
 # where α is the latency in seconds, β the seconds per byte, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`, which returns how many seconds it takes to synchronise gradients in buckets, with one all-reduce after the other. `buckets` lists the size of each bucket in bytes.
 #
-# (Why these two? They are the ones that the emulated link simulates, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The models of A, C and B have 38, 106 and 307 kB, so it would change nothing. It would only gain in task C with CIFAR-10, whose model has 307 kB, and then by 4 %.)
+# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The models of A, C and B have 38, 106 and 307 kB, so it would change nothing. It would only gain in task C with CIFAR-10, whose model has 307 kB, and then by 4 %.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
@@ -252,7 +252,7 @@ def flattened(worker):
 strategies.READY["flattened"] = flattened
 
 # %% [markdown]
-# `train_alone` runs the baseline on rank 0; `train` runs the plan on all ranks, over the link. Afterwards each rank holds its measurements.
+# `train_alone` runs the baseline on rank 0; `train` runs the plan on all ranks, over the link. Afterwards each rank holds its own measurements.
 
 # %%
 # %%px
@@ -584,7 +584,7 @@ Markdown(rubric())
 #
 # | | what to remember |
 # |---|---|
-# | the aim | time to a target accuracy, against one rank with the same model, data and clock, at its best learning rate |
+# | the aim | time to a target accuracy, compared with one rank that has the same model, data and clock, at its best learning rate |
 # | the clock | runs for everything that produces the model whose accuracy counts |
 # | steps of one seed | are luck; the median of several seeds is a measurement |
 # | speed-up | $(N_1/N_R) \cdot (T_1/T_R)$: fewer steps, but longer ones |
