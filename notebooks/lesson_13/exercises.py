@@ -7,10 +7,10 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 DEVICE_HINTS = [
-    "A rank's device depends on how many ranks *of lower number* are on the same host, not on "
+    "A rank's device depends on how many *lower-numbered* ranks are on the same host, not on "
     "the rank itself, and not on the order in which hosts are filled.",
-    "For rank r the local rank is `hosts[:r].count(hosts[r])`. With more ranks than GPUs on a "
-    "host they take turns: the remainder of a division.",
+    "For rank r the local rank is `hosts[:r].count(hosts[r])`. If a host has more ranks than "
+    "GPUs, the ranks take them in turn: use the remainder of a division.",
     "```python\n"
     "found = []\n"
     "for rank, host in enumerate(hosts):\n"
@@ -33,10 +33,10 @@ def check_devices(devices: Callable) -> str:
 
 
 NODES_HINTS = [
-    "There are two kinds of comma: inside brackets it separates numbers, outside it separates "
-    "names. Separate the names first.",
+    "There are two kinds of comma: those inside brackets separate numbers, those outside "
+    "separate names. Separate the names first.",
     "`re.findall(r'[^,\\[]+(?:\\[[^]]*\\])?', text)` gives the names, each with its brackets. A "
-    "range such as `08-11` has a first and a last number, and the first one tells how many digits "
+    "range such as `08-11` has a first and a last number, and the first one shows how many digits "
     "they have: `f'{n:0{len(first)}}'`.",
     "```python\n"
     "nodes = []\n"
@@ -62,8 +62,8 @@ def check_node_names(node_names: Callable) -> str:
 
 
 REQUEST_HINTS = [
-    "Which numbers of ranks per node are possible at all? A node has no more than `gpus`, and "
-    "every node has equally many.",
+    "How many ranks per node are possible at all? A node has at most `gpus` ranks, and "
+    "every node has the same number.",
     "The ranks per node are a divisor of `ranks` that is at most `gpus`. The largest such divisor "
     "gives the fewest nodes. Then each rank gets its share of the node's cores, rounded down.",
     "```python\n"
@@ -78,16 +78,16 @@ def check_job_request(job_request: Callable) -> str:
     from .judge_placement import judge_job_request
 
     judge_job_request(job_request)
-    return "Exactly so many ranks, equally many on each node, and every core in use that can be."
+    return "The right number of ranks, equally many on each node, and as many cores as possible."
 
 
 SCRIPT_HINTS = [
-    "Read it as Slurm does, from the top: where does Slurm stop to read `#SBATCH` lines? Then "
-    "count: how many times does `srun` start `torchrun`, and how many ranks does each of these "
-    "start? Last, where do they meet?",
+    "Read it as Slurm does, from the top: where does Slurm stop reading `#SBATCH` lines? Then "
+    "count: how many times does `srun` start `torchrun`, and how many ranks does each `torchrun` "
+    "start? Finally, where do they meet?",
     "(1) Slurm reads `#SBATCH` only above the first command. (2) `torchrun` starts the ranks of a "
-    "node itself, so Slurm has to start one task on each node. (3) `localhost` is another machine "
-    "on each node: all need the name of one node, such as `$first`.",
+    "node itself, so Slurm has to start one task on each node. (3) `localhost` is a different "
+    "machine on each node: all of them need the name of one node, such as `$first`.",
     "Above `set -eu`: `#SBATCH --nodes=2`, `#SBATCH --ntasks-per-node=1`, `#SBATCH --time=30`. "
     "Below it, after `first=$(scontrol show hostnames ...)`: "
     "`srun torchrun --nnodes=2 --nproc-per-node=4 ... --rdzv-endpoint=$first:29500 ...`",

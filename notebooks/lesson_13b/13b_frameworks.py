@@ -13,21 +13,21 @@
 # %% [markdown]
 # # 13b A map of the frameworks
 #
-# **The one idea.** All data-parallel frameworks do the same three things under different names: they give every rank the same weights, give every rank other samples, and average the gradients before the step. If you know these three, you can read the documentation of any framework.
+# **The one idea.** All data-parallel frameworks do the same three things under different names: they give every rank the same weights, give each rank different samples, and average the gradients before the step. Once you know these three, you can read the documentation of any framework.
 #
 # **You will be able to**
-# - find the three things in seven scripts, and say which lines each framework asks of you;
-# - test whether they all train the same model, and within what tolerance;
-# - say what a batch size in a setting counts;
-# - read a paragraph of documentation and say whether it is synchronous, whether it uses all-reduce or a server, and which library;
-# - debug DTensor code with many ranks simulated in one process, and say which bugs this cannot show;
-# - read the parallel degrees of a torchtitan configuration, and say which ranks hold what.
+# - find the three things in seven scripts, and say which lines each framework requires;
+# - test whether they all train the same model, and to what tolerance;
+# - say which samples a batch size counts in each framework;
+# - read a paragraph of documentation and say whether the training it describes is synchronous, whether it uses all-reduce or a server, and which library it relies on;
+# - debug DTensor code with many simulated ranks in one process, and say which bugs this cannot show;
+# - read the parallel degrees of a torchtitan configuration, and say what each rank holds.
 #
 # **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
 #
-# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes with the three exercises; you can leave out sections 8 and 9.
+# **Time.** The notebook takes about 35 s to run (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes to work through it and its three exercises; you can leave out sections 8 and 9.
 #
-# **What is run here.** Plain PyTorch and DDP run on your machine. So does every other framework that is installed beside the course (at most two minutes each); of the rest you see a stored run, with its date. To install the two smallest, type `.venv/bin/python -m pip install lightning-fabric accelerate` (not just before a workshop, because `make setup` may have to correct versions).
+# **What runs here.** Plain PyTorch and DDP run on your machine. So does every other framework that you have installed in the course's environment (at most two minutes each). For the rest you see a stored run, with its date. To install the two smallest, type `.venv/bin/python -m pip install lightning-fabric accelerate` (but not just before a workshop, because `make setup` may have to correct versions afterwards).
 
 # %%
 from course_lib.cluster import start_cluster
@@ -45,24 +45,24 @@ from rank_by_rank.lesson_13b.frameworks import (
 cluster = start_cluster(n=4, init_process_group=True)
 
 # %% [markdown]
-# ## 1. The training that all of them get
+# ## 1. The same training for all of them
 #
-# Every script trains a small network on 64 samples, for ten steps with momentum. The first script is one process; the others run as two processes, started as in a terminal (TensorFlow's as one with two devices). The four ranks of this notebook are only for exercise 1. The numbers (weights, samples, labels) come from a file that all scripts share, so nothing depends on a framework's random generator. This is the whole first script:
+# Every script trains a small network on 64 samples, for ten steps with momentum. The first script runs as one process; the others run as two processes, started as in a terminal (TensorFlow's runs as one process with two devices). The four ranks of this notebook are only needed from exercise 1 on. The numbers (weights, samples, labels) come from a file that all the scripts share, so nothing depends on a framework's random generator. Here is all of the first script:
 
 # %%
 print(listing("serial"))
 
 # %% [markdown]
-# The next script uses only `torch.distributed`. These are its new lines (a changed line counts as new):
+# The next script uses only `torch.distributed`. These are the lines that it adds (a changed line counts as new):
 
 # %%
 for line in added_lines("plain"):
     print("+", line)
 
 # %% [markdown]
-# You know all of it. `inputs[rank::ranks]` gives every rank other samples, `broadcast` the same weights, `all_reduce` and the division average the gradients. The last three lines only make a loss to print: each of the two ranks has the loss of its own 32 samples, and their mean is the loss of all 64.
+# There is nothing new here. `inputs[rank::ranks]` gives each rank different samples, `broadcast` gives them all the same weights, and `all_reduce` and the division average the gradients. The last three lines merely produce a loss to print: each of the two ranks has the loss of its own 32 samples, and the mean of the two is the loss of all 64.
 #
-# **Predict.** DDP makes some of these lines unnecessary. How many new lines does the script with DDP have, compared with the serial one? Count import lines, too. Write a number.
+# **Predict.** DDP makes some of these lines unnecessary. How many new lines does the DDP script have, compared with the serial one? Count the import lines as well. Write a number.
 
 # %%
 prediction = None
@@ -73,11 +73,11 @@ for line in added_lines("ddp"):
     print("+", line)
 
 # %% [markdown]
-# Broadcast and average have become one line. The rest stays with you: which rank am I, which samples do I take, and the loss to print.
+# The broadcast and the averaging have become one line. The rest is still up to you: finding out your rank, choosing its samples, and computing the loss to print.
 #
-# ## 2. Fabric and Accelerate: the wrapping, wrapped
+# ## 2. Fabric and Accelerate: thin layers around DDP
 #
-# With Lightning Fabric and Hugging Face Accelerate you keep your loop. Both are thin: they find the launcher and the device, wrap the model in DDP (or FSDP, or DeepSpeed, by one word in a setting), and put mixed precision into `backward`.
+# Lightning Fabric and Hugging Face Accelerate let you keep your loop. Both are thin layers: they find the launcher and the device, wrap the model in DDP (or in FSDP or DeepSpeed, if you change one word in a setting), and put mixed precision into `backward`.
 
 # %%
 for name in ("fabric", "accelerate"):
@@ -87,11 +87,11 @@ for name in ("fabric", "accelerate"):
     print()
 
 # %% [markdown]
-# To stay comparable, the scripts shard the samples by hand. With a `DataLoader` both frameworks do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
+# To stay comparable, the scripts shard the samples by hand. If you use a `DataLoader`, both frameworks do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler` or something similar. Neither averages the loss that you print unless you ask it to.
 #
-# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a CPU, its first start compiles an operator of its own, which needs a compiler and takes a few minutes. Its main purpose is ZeRO: it cuts optimizer state, gradients and parameters into parts on all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
+# DeepSpeed goes further: the model and the optimizer become one object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a CPU, DeepSpeed compiles an operator of its own when it first starts, which needs a compiler and takes a few minutes. Its main purpose is ZeRO: it shards optimizer state, gradients and parameters over all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
 #
-# Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` first waits for all averages.
+# Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` waits for all the averages before it steps.
 
 # %%
 for name in ("deepspeed", "horovod"):
@@ -103,15 +103,15 @@ for name in ("deepspeed", "horovod"):
 # %% [markdown]
 # ## 3. tf.distribute: not a rank in sight
 #
-# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the CPU. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has almost no line in common with the serial one, so here is all of it:
+# TensorFlow's `MirroredStrategy` uses one process with several devices, here two virtual ones on the CPU. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has hardly a line in common with the serial one, so here is all of it:
 
 # %%
 print(listing("tensorflow"))
 
 # %% [markdown]
-# Find the three things again. For the same weights, variables made in `strategy.scope()` are mirrored. For other samples, `experimental_distribute_dataset` cuts each batch of 64 in two. For the average, `apply_gradients` all-reduces, but it sums. That is why the script divides the loss by the batch of *all* devices, not by a device's own number of samples, and why `reduce("sum")` gives the loss.
+# Find the three things again. The weights are the same because variables made in `strategy.scope()` are mirrored. The samples are different because `experimental_distribute_dataset` splits each batch of 64 in two. The gradients are all-reduced in `apply_gradients`, but summed, not averaged. That is why the script divides the loss by the batch size of *all* devices, not by a device's own number of samples, and why `reduce("sum")` gives the loss.
 #
-# **Predict.** Suppose that it were `tf.reduce_mean(each)` instead, the mean over the device's own samples. With two devices, the applied gradient is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
+# **Predict.** Suppose that the script took `tf.reduce_mean(each)` instead, the mean over the device's own samples. With two devices, the applied gradient would be (A) half the right one, (B) right, (C) twice the right one. Write a letter.
 
 # %%
 prediction = None
@@ -137,17 +137,17 @@ compare(
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
-# Twice the right one. With SGD that silently doubles the learning rate, and with 64 devices it is 64 times as large. (Adam divides by the gradient's usual size, so with Adam a constant factor hardly shows; clipping still sees it.) DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to ask about a new framework (lesson 04).
+# Twice the right one. With SGD that silently doubles the learning rate, and with 64 devices the rate is 64 times as large. (Adam divides by the gradient's usual size, so a constant factor hardly shows there, but it still affects clipping.) DDP, Horovod and Accelerate average, so with them the mean over a rank's own samples is right. "Sum or mean?" is the first question to ask about a new framework (lesson 04).
 
 # %%
 torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not only their mean
 
 # %% [markdown]
-# Over several hosts, the counterpart of `MirroredStrategy` is `MultiWorkerMirroredStrategy`, with one process on each host. The processes find each other by a variable `TF_CONFIG` in JSON, and all-reduce by TensorFlow's own ring over gRPC (Google's remote procedure calls) or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
+# For several hosts, the counterpart of `MirroredStrategy` is `MultiWorkerMirroredStrategy`, with one process on each host. The processes find each other through an environment variable `TF_CONFIG`, which holds JSON, and all-reduce over TensorFlow's own ring on gRPC (Google's remote procedure calls) or over NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
 #
-# ## 4. Do they all train the same?
+# ## 4. Do they all train the same model?
 #
-# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds up in another order. One float32 operation rounds by up to $6 \cdot 10^{-8}$ relative; a loss of about 1 comes from some hundred of them, ten steps long. So we allow $5 \cdot 10^{-6}$. Would that find a forgotten average? Take two processes that each train on their own half without communication. Their mean loss differs by this much from that of one process with all samples:
+# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds in a different order. One float32 operation has a relative rounding error of up to $6 \cdot 10^{-8}$; a loss of about 1 is the result of hundreds of them, over ten steps. So we allow $5 \cdot 10^{-6}$. Would that find a missing average? Take two processes that each train on their own half without communication. Their mean loss differs from that of one process with all the samples by this much:
 
 # %%
 from torch.nn import functional as F
@@ -174,9 +174,9 @@ print(" ".join(f"{difference:+.3f}" for difference in differences))
 assert abs(differences[1]) > 1e-2
 
 # %% [markdown]
-# The first loss is the same, because it comes before any step. From the second one on, the difference shows: it is four orders of magnitude above the tolerance.
+# The first loss is the same, because it comes before any step. The second already shows the difference: it is four orders of magnitude above the tolerance.
 #
-# **Predict.** How many of the frameworks that ran have losses within this tolerance of the serial ones? (A) all, (B) all but TensorFlow, (C) only plain PyTorch and DDP. Write a letter.
+# **Predict.** Which of the frameworks that ran have losses within this tolerance of the serial ones? (A) all, (B) all but TensorFlow, (C) only plain PyTorch and DDP. Write a letter.
 
 # %%
 prediction = None
@@ -198,7 +198,7 @@ for name, run in found.items():
 compare(prediction, "A" if max(apart.values()) <= 5e-6 else "other")
 
 # %% [markdown]
-# All that ran have losses within the tolerance: two libraries of tensors, three of collectives, one sequence of losses. So a paper's result for DDP also holds for the others, with the same *global* batch, learning rate and reduction.
+# All that ran have losses within the tolerance: two tensor libraries and three collective libraries give one sequence of losses. So a paper's result for DDP also holds for the others, given the same *global* batch, learning rate and reduction.
 
 # %%
 assert max(apart.values()) <= 5e-6
@@ -206,7 +206,7 @@ assert {"plain", "ddp", "fabric", "accelerate", "tensorflow"} <= apart.keys()
 assert serial[-1] < 0.9 * serial[0], "and it has learned something"
 
 # %% [markdown]
-# These did not run, with the errors that they gave (stored, with the date of the attempt):
+# These did not run; the errors are stored with the date of the attempt:
 
 # %%
 for name in FRAMEWORKS:
@@ -215,19 +215,19 @@ for name in FRAMEWORKS:
         print(f"{FRAMEWORKS[name].title}, {attempt['date']}: {attempt['error']}")
 
 # %% [markdown]
-# ## 5. Beside SPMD: Ray Train and Monarch
+# ## 5. Beyond SPMD: Ray Train and Monarch
 #
-# Everything so far is SPMD: one program, started once for each rank. Two others work the other way round.
+# Everything so far is SPMD: one program, started once for each rank. Two frameworks work the other way round.
 #
-# **Ray Train.** Ray runs Python functions and *actors* (a process that keeps state and takes calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts that many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps the model in DDP. So inside it is lesson 08: synchronous, by NCCL or gloo. Ray adds things around it: placing workers without Slurm, feeding data, restarting after a failure, many trials at once.
+# **Ray Train.** Ray runs Python functions and *actors* (processes that keep state and take calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts that many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps the model in DDP. So on the inside it is lesson 08: synchronous training over NCCL or gloo. Around this, Ray places workers without Slurm, feeds data, restarts after a failure, and runs many trials at once.
 #
-# **Monarch.** PyTorch's own experiment with a *single controller*: one program, like a notebook, holds a "mesh" of processes and calls methods on all actors of it at once [2]. You have used a single controller: the notebook with `%%px` controls its ranks. Monarch is useful where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is young: its repository called it experimental until 2026.
+# **Monarch.** This is PyTorch's own experiment with a *single controller*: one program, such as a notebook, holds a "mesh" of processes and calls methods on all its actors at once [2]. You have used a single controller yourself: the notebook controls its ranks with `%%px`. Monarch is useful where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is young: its repository called it experimental until 2026.
 #
 # ## 6. What does a wrapped optimizer do?
 #
 # ### Exercise 1: Horovod in ten lines
 #
-# Write `distributed(optimizer, group)`, which works like `hvd.DistributedOptimizer`: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Skip parameters whose `grad` is None. The parameters of an optimizer are in `settings["params"]` for each dict `settings` of `optimizer.param_groups`.
+# Write `distributed(optimizer, group)`, which works like `hvd.DistributedOptimizer`: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Skip parameters whose `grad` is None. You find an optimizer's parameters in `settings["params"]`, for each dict `settings` in `optimizer.param_groups`.
 
 # %%
 # %%px
@@ -261,7 +261,7 @@ check("13b.distributed")
 # %% [markdown]
 # Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
 #
-# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Except for that one line and the shares of the samples, this is the serial loop. (`yours_or_solution` takes the worked solution if yours is missing, or not right yet.)
+# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Except for that one line, the sharding of the samples and the mean of the losses, this is the serial loop. (`yours_or_solution` uses the worked solution if yours is missing or not yet right.)
 
 # %%
 # %%px
@@ -285,33 +285,33 @@ assert len(serial) == len(cluster.view["losses"][0])
 assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=True)) < 5e-6
 
 # %% [markdown]
-# The losses are those of the serial run, within the tolerance of section 4.
+# The losses agree with those of the serial run, within the tolerance of section 4.
 #
 # ## 7. A decoder for documentation
 #
 # | if it says | it means | lesson |
 # |---|---|---|
 # | mirrored, replicated, in lockstep, all workers wait | synchronous SGD | 05 |
-# | as soon as it arrives, stale, hogwild, without waiting | asynchronous SGD | 09 |
+# | as soon as it arrives, stale, Hogwild, without waiting | asynchronous SGD | 09 |
 # | push and pull, chief, server, variables live on | parameter server | 09 |
 # | each on its own for H steps, outer optimizer | local SGD | 09 |
 # | fused, fusion buffer, bucket | several gradients in one message | 06, 08 |
-# | ring, tree, hierarchical | which all-reduce | 03 |
-# | ZeRO stage 1, 2, 3; sharded; FSDP | optimizer state; and gradients; and parameters in parts | 10b |
+# | ring, tree, hierarchical | which all-reduce algorithm | 03 |
+# | ZeRO stage 1, 2, 3; sharded; FSDP | shards of the optimizer state; of gradients too; of parameters too | 10b |
 # | tensor parallel; pipeline | slices of layers; stages of layers | 10b, 10 |
 # | `nccl`; RCCL; oneCCL; `gloo`; `mpi` | NVIDIA's GPUs; AMD's; Intel's; CPUs over TCP; whatever the site has | 13 |
 # | replica, worker, task, process, engine | mostly a rank | 00 |
-# | node, host, machine | mostly a machine, but a "node" in a graph or in Ray may be another thing | 13 |
-# | global batch, effective batch | of all ranks; also of all accumulated backward passes | 05, 08 |
+# | node, host, machine | mostly a machine, but a "node" in a graph or in Ray may be something else | 13 |
+# | global batch, effective batch | the samples of all ranks, and of all accumulated backward passes | 05, 08 |
 #
 # ### Exercise 2: what does the batch size count?
 #
-# In each of six settings you write the same batch size, `written`. There are `ranks` ranks, and gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`: it returns how many samples one step of the optimizer has seen. `setting` is one of
+# You write the same batch size, `written`, in each of six settings. There are `ranks` ranks, and the gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`, which returns how many samples go into one step of the optimizer. `setting` is one of
 #
-# - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (The last two wrap it, and leave the size as it is.)
-# - `"accelerate split_batches"`: the same loader, but with `split_batches=True` Accelerate cuts each of its batches into equal parts, one for each rank [3].
-# - `"keras"`: `model.fit(..., batch_size=written)` under a strategy counts the samples of all replicas together. (Its optimizers can accumulate, by `gradient_accumulation_steps`. Again: sum or mean? Keras steps by the *mean* of the accumulated gradients [8], whereas a loop over `backward()` in PyTorch sums them unless you divide the loss.)
-# - `"deepspeed train_batch_size"`: the samples of one GPU in one backward pass, times accumulation steps, times GPUs [4].
+# - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (Fabric and Accelerate wrap it but leave the size as it is.)
+# - `"accelerate split_batches"`: the same loader, but with `split_batches=True`, so that Accelerate divides each of its batches into equal parts, one per rank [3].
+# - `"keras"`: `model.fit(..., batch_size=written)` under a strategy counts the samples of all replicas together. (Keras's optimizers can accumulate too, with `gradient_accumulation_steps`. Again: sum or mean? Keras steps with the *mean* of the accumulated gradients [8], whereas a loop over `backward()` in PyTorch sums them unless you divide the loss.)
+# - `"deepspeed train_batch_size"`: the samples of one GPU in one backward pass, times the accumulation steps, times the number of GPUs [4].
 
 
 # %% tags=["exercise"] exercise="13b.effective_batch"
@@ -330,24 +330,24 @@ def effective_batch(setting, written, ranks, accumulate):
 check("13b.effective_batch")
 
 # %% [markdown]
-# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. So the same 32 in these six settings stands for three different experiments. If you move a script to another framework and keep the number, check whether you have changed the experiment, and with it the learning rate that fits (lesson 05).
+# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. So the same 32 means three different experiments in these six settings. If you move a script to another framework and keep the number, check whether you have changed the experiment, and with it the right learning rate (lesson 05).
 #
 # ### Exercise 3: what does this mean?
 #
 # Here are five paragraphs in the style of real documentation.
 #
-# > **A.** Each accelerator holds a full copy of the variables. After the backward pass, partial sums travel from card to card over the vendor's interconnect without a detour through host memory, and only when every card holds the total does the next batch begin on all devices together. Requires graphics cards of NVIDIA.
+# > **A.** Each accelerator holds a full copy of the variables. After the backward pass, partial sums travel from card to card over the vendor's interconnect without a detour through host memory, and only when every card holds the total does the next batch begin on all devices together. Requires NVIDIA graphics cards.
 #
-# > **B.** Workers fetch the parameters, process a mini-batch and hand in the gradient by remote procedure call. Gradients are applied in the order of arrival, whichever comes first is applied first; a slow worker therefore delays nobody, though its gradient may refer to parameters that have been replaced meanwhile.
+# > **B.** Workers fetch the parameters, process a mini-batch and hand in the gradient by remote procedure call. Gradients are applied in order of arrival: whichever comes first is applied first. A slow worker therefore delays nobody, though its gradient may refer to parameters that have since been replaced.
 #
 # > **C.** The chief holds all variables. In each round every worker receives them and returns one gradient by remote procedure call. Once all gradients of a round are in, the chief applies their mean and begins the next round.
 #
-# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the changes of the weights are averaged over all islands, over TCP, on CPUs, with the library that PyTorch has for these, and applied by an outer optimizer with Nesterov momentum.
+# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the weight changes are averaged over all islands, over TCP on CPUs, with the library that PyTorch provides for this case, and an outer optimizer with Nesterov momentum applies them.
 #
-# > **E.** Start your script with `mpirun`. Gradients that are ready are copied into a fused buffer, and their averages are computed on every process by whatever collective your site's library picks. `optimizer.step()` returns when the averages are there and applied.
+# > **E.** Start your script with `mpirun`. Gradients that are ready are copied into a fused buffer, and every process computes their averages with whatever collective your site's library picks. `optimizer.step()` returns once the averages have arrived and been applied.
 #
 # Write `reading()`, which returns a dict with a triple for each of `"A"` to `"E"`:
-# 1. when: `"sync"`, `"async"`, or `"local"` (each rank does several steps alone in between);
+# 1. when the ranks average: `"sync"`, `"async"`, or `"local"` (each rank does several steps alone in between);
 # 2. how: `"all-reduce"` or `"server"`;
 # 3. which collective library: `"nccl"`, `"gloo"`, `"mpi"`, or `"none"` if there are no collectives.
 
@@ -374,7 +374,7 @@ check("13b.reading")
 #
 # ## 8. LocalTensor: ranks to debug with
 #
-# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging, PyTorch has a *LocalTensor*: one tensor in one process that holds the parts of *all* ranks. An operation is applied to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore says that it may change. (The cells below ran with PyTorch 2.13.) Groups use the backend `fake`, which sends nothing.
+# With DTensor (lesson 10b) a result is spread over processes, and each process can print only its own part. For debugging, PyTorch has a *LocalTensor*: one tensor in one process that holds the parts of *all* ranks. An operation applies to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore means that it may change. (The cells below ran with PyTorch 2.13.) Groups use the `fake` backend, which sends nothing.
 
 # %%
 from contextlib import contextmanager
@@ -397,7 +397,7 @@ def simulated(ranks):
 
 
 # %% [markdown]
-# The example is a row of eight ones times a column of the numbers 0 to 7. Both are cut over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+# The example multiplies a row of eight ones by a column of the numbers 0 to 7. Both are sharded over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
 #
 # **Predict.** What does rank 3 hold before the sum?
 
@@ -418,14 +418,14 @@ compare(prediction, rank_3)
 print(product.placements, terms, sep="\n")
 
 # %% [markdown]
-# 6 + 7. The output shows all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
+# 13, which is 6 + 7. The output shows all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
 
 # %%
 assert rank_3 == 13
 assert total.reconcile().item() == 28  # reconcile: the parts are equal, so give me one of them
 
 # %% [markdown]
-# Do real ranks compute the same? The next cell has one program for the four real ranks and for simulated ones: forward and backward of an MLP whose first layer is cut by columns and whose second is cut by rows.
+# Do real ranks compute the same? The next cell defines one program for the four real ranks and for simulated ones: forward and backward through an MLP whose first layer is split by columns and whose second is split by rows.
 
 # %%
 # %%px --local
@@ -463,9 +463,9 @@ for ranks in (4, 16):
             torch.testing.assert_close(gradients[r], real, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Each simulated rank has the same shard as its real counterpart. Put together, the shards of 4 ranks or of 16 are the gradient of one process. ($10^{-12}$ leaves room for another order of summation.)
+# Each simulated rank has the same shard as its real counterpart. Put together, the shards of 4 or of 16 ranks are the gradient of one process. ($10^{-12}$ leaves room for a different order of summation.)
 #
-# Now we add a bug. All ranks should take part in a collective, but only rank 0 does:
+# Now for a bug: every rank should take part in a collective, but only rank 0 does so:
 
 # %%
 # %%px --local
@@ -504,25 +504,25 @@ print("simulated:", answers)
 assert answers == [6.0] * 4
 
 # %% [markdown]
-# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, with one thread for each rank, of which one runs at a time. And the simulation says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
+# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same thing: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes a different branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, with one thread per rank, of which only one runs at a time. Nor does the simulation say anything about time or memory, because one process does the work of all ranks and holds all their parts.
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its ideas yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and a configuration says how much of each to use. (It is only useful on GPUs, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
-# | setting | what it makes | lesson |
+# | setting | what it gives you | lesson |
 # |---|---|---|
-# | `data_parallel_replicate_degree` | replicas, gradients averaged as in DDP; with shards it is HSDP | 08; 10b, section 8 |
+# | `data_parallel_replicate_degree` | replicas whose gradients are averaged as in DDP; together with shards, HSDP | 08; 10b, section 8 |
 # | `data_parallel_shard_degree` | `fully_shard`; -1 uses all remaining ranks | 10b, section 7 |
-# | `tensor_parallel_degree`, `enable_sequence_parallel` | slices of layers; norms cut by tokens | 10b, sections 4 and 5 |
+# | `tensor_parallel_degree`, `enable_sequence_parallel` | slices of layers; norms split by tokens | 10b, sections 4 and 5 |
 # | `pipeline_parallel_degree`, `pipeline_parallel_schedule` | stages; 1F1B, interleaved, zero bubble | 10 |
 # | `context_parallel_degree` | parts of a sequence; keys and values gathered, or Ulysses | 10c |
-# | `expert_parallel_degree` | experts spread over ranks that otherwise share data, context and slices | 10c |
+# | `expert_parallel_degree` | experts spread over ranks that the data, context and tensor degrees already count | 10c |
 # | `activation_checkpoint` | none, full or selective | 10, section 5 |
-# | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of a data-parallel rank in one forward, tokens of a step; accumulation makes up the difference | 08, section 4 |
+# | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of one data-parallel rank in one forward pass, and tokens of a step; accumulation makes up the difference | 08, section 4 |
 # | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
 #
-# The product of all degrees except that of the experts is the number of ranks. (Experts are spread over ranks that the other degrees have counted already.) The mesh has the pipeline outside and the slices inside:
+# The number of ranks is the product of all degrees except that of the experts. (Experts are spread over ranks that the other degrees have already counted.) In the mesh the pipeline is the outermost dimension and the slices are the innermost:
 
 
 # %%
@@ -534,9 +534,9 @@ def arranged(ranks, pipeline=1, replicate=1, shard=-1, context=1, tensor=1):
 
 
 # %% [markdown]
-# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the remaining factor for shards of data. (Meta has a program of its own. The degrees mean the same, but the order differs, as you will see.)
+# *Published* [11]: for sequences of 131,072 tokens, Llama 3 405B was trained on 16,384 GPUs with 8 slices, 16 parts of a sequence and 16 stages, and the remaining factor is the shard degree. (Meta has its own program. The degrees mean the same, but the order differs, as you will see.)
 #
-# **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice cut into shards? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
+# **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice sharded? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
 
 # %%
 prediction = None
@@ -551,9 +551,9 @@ for dimension, name in enumerate(names):
     print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
 
 # %% [markdown]
-# The shard degree is 8, and the ranks are 8 · 16: context parallelism cuts the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours in one machine of 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program has the shards outermost instead, and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from the longer way [11].
+# The shard degree is 8, and the number of ranks is 8 · 16: context parallelism splits the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours on one machine of 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program instead has the shards outermost and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from the longer distance [11].
 #
-# PyTorch's own mesh of 32 simulated ranks has the groups of `arranged`:
+# PyTorch's own mesh, with 32 simulated ranks, has the same groups as `arranged`:
 
 # %%
 assert (degree, len(same_weights)) == (8, 128)
@@ -576,21 +576,21 @@ framework_map()
 # %% [markdown]
 # | framework | same weights | average | when | collectives | you write |
 # |---|---|---|---|---|---|
-# | plain | `broadcast` | `all_reduce`, divide | sync | any backend | all of it |
-# | DDP | at wrapping | in backward, buckets | sync | any backend | samples, launch |
+# | plain | `broadcast` | `all_reduce`, then divide | sync | any backend | everything |
+# | DDP | when wrapping | in backward, by buckets | sync | any backend | samples, launch |
 # | Fabric | `setup` (DDP inside) | in backward | sync | PyTorch's | your loop |
 # | Accelerate | `prepare` (DDP inside) | in backward | sync | PyTorch's | your loop |
-# | DeepSpeed | `initialize` | in `engine.backward` | sync | PyTorch's | settings |
-# | Horovod | `broadcast_parameters` | before `step()` | sync | MPI, gloo, NCCL | wrap the optimizer |
-# | `MirroredStrategy` | `scope()` | in `apply_gradients`: a sum | sync | TensorFlow's, NCCL | function for a replica |
-# | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | coordinator |
-# | Ray Train | DDP inside | in backward | sync | PyTorch's | function for a worker |
+# | DeepSpeed | `initialize` | in `engine.backward` | sync | PyTorch's | your loop and settings |
+# | Horovod | `broadcast_parameters` | before `step()` | sync | MPI, gloo, NCCL | your loop, with a wrapped optimizer |
+# | `MirroredStrategy` | `scope()` | in `apply_gradients`: a sum | sync | TensorFlow's, NCCL | a function for each replica |
+# | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | a coordinator |
+# | Ray Train | DDP inside | in backward | sync | PyTorch's | a function for each worker |
 #
-# Also remember: `LocalTensor` shows what simulated ranks compute, but no hang; the product of torchtitan's degrees is the number of ranks.
+# Also remember two things. `LocalTensor` shows what simulated ranks compute, but it cannot show a hang. The product of torchtitan's degrees, without that of the experts, is the number of ranks.
 #
-# Which one should you choose? First, the one that your colleagues know; then, the one with the fewest lines between you and the three things above. For a model that fits on one device DDP is enough, with Fabric or Accelerate around it if you want one script for every machine. For a larger model use FSDP2, by itself or through any of them. Horovod's last release is from 2023 [5]; you will read it more often than write it.
+# Which should you choose? First of all, the one your colleagues know; after that, the one that puts the fewest lines between you and the three things above. If the model fits on one device, DDP is enough, with Fabric or Accelerate around it if you want the same script on every machine. If it is larger, use FSDP2, either by itself or through one of these. Horovod's last release dates from 2023 [5]; you will read it more often than you write it.
 #
-# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: gradients are summed there, and the loss is the mean over a replica, so the learning rate is too large by a factor of the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
+# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: `tf.distribute` sums the gradients, but your loss is the mean over one replica, so the learning rate is effectively multiplied by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
 #
 # ## References and further reading
 #
@@ -601,7 +601,7 @@ framework_map()
 # 5. A. Sergeev and M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799, 2018; release 0.28.1, June 2023, [github.com](https://github.com/horovod/horovod/releases).
 # 6. TensorFlow, module `tf.distribute`, [tensorflow.org](https://www.tensorflow.org/api_docs/python/tf/distribute).
 # 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).
-# 8. Keras, `keras/src/optimizers/base_optimizer.py`, [github.com](https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py): in the step the accumulated sum is divided by the number of steps.
+# 8. Keras, `keras/src/optimizers/base_optimizer.py`, [github.com](https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py): the step divides the accumulated sum by the number of steps.
 # 9. W. Liang and others, "TorchTitan: One-stop PyTorch native solution for production ready LLM pre-training", *International Conference on Learning Representations*, 2025, arXiv:2410.06511.
 # 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` and `training.py` (the settings), `torchtitan/distributed/PARALLELISM_CONTEXT.md` (the mesh) and `torchtitan/models/common/attention/cp_attention.py`, as of autumn 2026, [github.com](https://github.com/pytorch/torchtitan).
 # 11. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2 and table 4.

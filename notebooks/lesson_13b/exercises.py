@@ -7,11 +7,11 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 STEP_HINTS = [
-    "A wrapped optimizer has to do one thing more before its step: the same as lesson 05's "
-    "`sync_gradients`.",
-    "Keep the optimizer's own `step`, and replace it by a function of your own "
+    "A wrapped optimizer has to do one more thing before its step: what `sync_gradients` does "
+    "in lesson 05.",
+    "Keep the optimizer's own `step`, and replace it with a function of your own "
     "(`optimizer.step = ...`) that averages the gradients of all parameters in "
-    "`optimizer.param_groups` over `group`, and then calls the one that you kept.",
+    "`optimizer.param_groups` over `group`, and then calls the `step` that you kept.",
     "```python\n"
     "own_step = optimizer.step\n\n"
     "def step():\n"
@@ -32,15 +32,15 @@ def check_distributed(distributed: Callable) -> str:
     from .judge_wrapping import judge_wrapping, observe_wrapping
 
     with_smaller_group(lambda ranks, p: judge_wrapping(observe_wrapping(distributed, ranks), p))
-    return "Three steps, and on every rank the weights of one process with the whole batch."
+    return "After three steps every rank has the weights of one process with the whole batch."
 
 
 BATCH_HINTS = [
-    "Two questions for each framework: does the number in the settings count the samples of one "
-    "rank or of all ranks, and does it count those of one backward or of one optimizer step?",
-    "DDP, Fabric and Accelerate: of one rank and one backward (the DataLoader is yours, and every "
-    "rank has one). Keras and Accelerate with split_batches: of all ranks, one backward. "
-    "DeepSpeed's train_batch_size: of all ranks and all backward passes of a step.",
+    "Ask two questions for each framework: does the number in the settings count the samples of "
+    "one rank or of all ranks, and of one backward pass or of one optimizer step?",
+    "DDP, Fabric and Accelerate count one rank and one backward pass (the DataLoader is yours, "
+    "and every rank has one). Keras, and Accelerate with split_batches, count all ranks and one "
+    "backward pass. DeepSpeed's train_batch_size counts all ranks and all backward passes.",
     "```python\n"
     'if setting in ("ddp", "fabric", "accelerate"):\n'
     "    return written * ranks * accumulate\n"
@@ -56,18 +56,18 @@ def check_effective_batch(effective_batch: Callable) -> str:
     from .judge_reading import judge_batch
 
     judge_batch(effective_batch)
-    return "The same 32 in these six settings is three different experiments."
+    return "The same 32 means three different experiments in these six settings."
 
 
 READ_HINTS = [
-    "Look for the verbs. Which ranks wait for which before weights change? Where do weights live, "
-    "on every rank or on a server? Is a library named, or a kind of device?",
+    "Look for the verbs. Which ranks wait for which others before the weights change? Do weights "
+    "live on every rank or on a server? Does the text name a library, or a kind of device?",
     "'At once', 'as soon as it arrives', 'without waiting' mean asynchronous. 'Push' and 'pull' "
     "mean a server. 'Mirrored', 'replicas in lockstep', 'identical after each step' mean "
     "synchronous all-reduce. Tensors on the GPU between NVIDIA's devices mean NCCL.",
     "A is sync, all-reduce, NCCL. B is async with a server, and no collective library. C is sync, "
-    "but with a server. For D ask what 'every 500 steps' leaves in between. E says how "
-    "the script is started: by mpirun.",
+    "but with a server. For D, ask what the ranks do during the 500 steps. E is "
+    "started with mpirun, on CPUs.",
 ]
 
 

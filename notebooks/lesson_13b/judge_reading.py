@@ -31,11 +31,11 @@ _WORDS = {
     ("C", 2): "each worker talks to the chief alone; no collective is named",
     ("D", 0): "'on its own for 500 steps': neither waits for the others in each step, nor is "
     "anything applied late; it is local SGD",
-    ("D", 1): "'averaged over all': a sum that everybody gets, and no server",
-    ("D", 2): "'over TCP, on CPUs': the backend of PyTorch that does that",
-    ("E", 0): "'optimizer.step() returns when the averages are there'",
+    ("D", 1): "'averaged over all': a sum that every rank gets, and no server",
+    ("D", 2): "'over TCP on CPUs': the PyTorch backend that does that",
+    ("E", 0): "'optimizer.step() returns once the averages have arrived'",
     ("E", 1): "'averages', on every process, in a fused buffer",
-    ("E", 2): "'started by mpirun', and 'whatever collective your site's library picks'",
+    ("E", 2): "'start your script with mpirun', 'whatever collective your site's library picks'",
 }  # fmt: skip
 _KNOWN = (
     {"sync", "async", "local"},

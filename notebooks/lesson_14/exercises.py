@@ -10,12 +10,12 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 SYNC_HINTS = [
-    "Compute one bucket first: how many seconds does it take by recursive doubling, and how many "
-    "by the ring? Which of the two counts? And how many seconds does one byte take, if the link is "
-    "sold in bits?",
-    "A link of m Mbit/s carries m · 10⁶ / 8 bytes a second; β is the inverse. For each bucket take "
-    "the smaller time, and add the buckets up. For a power of two, `ranks.bit_length() - 1` is "
-    "its logarithm to base 2.",
+    "Compute one bucket first: how many seconds does it take with recursive doubling, and how "
+    "many with the ring? Which of the two counts? And how many seconds does one byte take, if the "
+    "link is sold in bits?",
+    "A link of m Mbit/s carries m · 10⁶ / 8 bytes per second; β is the inverse. Take the smaller "
+    "time for each bucket, and add these up. If `ranks` is a power of two, "
+    "`ranks.bit_length() - 1` is its logarithm to base 2.",
     "```python\n"
     "beta = 8 / (megabits * 1e6)\n"
     "total = 0.0\n"
@@ -33,15 +33,15 @@ def check_sync_seconds(sync_seconds: Callable) -> str:
     from .judge_predictions import judge_sync
 
     judge_sync(sync_seconds)
-    return "A latency for each message of each bucket, and bytes that take eight bits each."
+    return "Each message of each bucket pays its latency, and each byte takes eight bits."
 
 
 SPEED_HINTS = [
-    "Two times: of one rank until the target, and of many. Each is a number of steps times the "
-    "seconds of a step.",
-    "A step of one rank: `fixed_seconds + one.batch * sample_seconds`. Of many: the same with "
-    "their batch, as many times as there are turns, and `sync` on top if there are several. "
-    "`-(-a // b)` is a / b rounded up.",
+    "You need two times to the target: that of one rank and that of many. Each is a number of "
+    "steps times the seconds per step.",
+    "A step of one rank takes `fixed_seconds + one.batch * sample_seconds`. A step of many takes "
+    "the same with their batch, times the number of turns, plus `sync` if there are several "
+    "ranks. `-(-a // b)` is a / b rounded up.",
     "```python\n"
     "turns = -(-many.ranks // cores)\n"
     "alone = one.steps * (fixed_seconds + one.batch * sample_seconds)\n"
@@ -58,13 +58,13 @@ def check_speed_up(speed_up: Callable) -> str:
     from .judge_predictions import judge_speed_up
 
     judge_speed_up(speed_up)
-    return "Steps, batch, the fixed part, turns on the cores, and communication are all in it."
+    return "Your formula counts steps, batch, the fixed part, turns on the cores and messages."
 
 
 TARGET_HINTS = [
-    "Go through the looks in the order of time. When do you know the answer?",
-    "At the first look whose accuracy is at least the target, return its seconds. Only when the "
-    "loop is over do you know that there is none.",
+    "Go through the looks in order of time. When do you know the answer?",
+    "At the first look whose accuracy is at least the target, return its seconds. You know "
+    "that there is none only when the loop is over.",
     "```python\n"
     "for seconds, accuracy in looks:\n"
     "    if ...:\n"
@@ -83,11 +83,11 @@ def check_time_to_target(time_to_target: Callable) -> str:
 
 
 BYTES_HINTS = [
-    "For each strategy find two numbers: how often do bytes cross the links, and how many bytes is "
-    "that each time, for all ranks together?",
-    "An all-reduce round the ring: p ranks, each with 2 (p - 1) / p of the model. An update "
-    "through the server: the parameters one way, a gradient the other, for one worker. Local SGD "
-    "has `steps // every` all-reduces.",
+    "Find two numbers for each strategy: how often do bytes cross the links, and how many bytes "
+    "cross each time, for all ranks together?",
+    "In a ring all-reduce each of p ranks sends 2 (p - 1) / p times the model. In an update "
+    "through the server the parameters go one way and a gradient the other, for one worker. "
+    "Local SGD has `steps // every` all-reduces.",
     "```python\n"
     'if strategy == "server":\n'
     "    return steps * ...\n"
