@@ -494,7 +494,7 @@ check("04.mean_gradient")
 # %% [markdown]
 # Stuck? `hint("04.mean_gradient")`, `solution("04.mean_gradient")`.
 #
-# ### Exercise 3: one rank, one piece after another
+# ### Exercise 3: one rank, one piece after the other
 #
 # The identity does not depend on *where* the shards are processed. One process can take them in turn, which lets it train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
