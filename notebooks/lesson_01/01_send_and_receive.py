@@ -42,7 +42,7 @@ cluster = start_cluster(n=4)
 # - `world_size` is the number of ranks. In mpi4py it is also `comm.size`.
 # - `comm` is a *communicator*: a group of ranks that can send each other messages.
 #
-# **Predict.** What is `role` on ranks 0 to 3 after the next cell? Write a list of four strings.
+# **Predict.** What is `role` on ranks 0 to 3 after the next cell? Give a list of four strings.
 
 # %%
 prediction = None
@@ -59,7 +59,7 @@ assert (rank, world_size) == (comm.rank, comm.size)
 compare(prediction, cluster.view["role"])
 
 # %% [markdown]
-# The cell reads like one program and runs as four. It is a good habit to ask, at each line, *which ranks* run it.
+# The cell reads like one program and runs as four. It is a good habit to ask, at each line, which ranks run it.
 #
 # SPMD is the usual style, and this course uses it, but it is not the only one. In PyTorch's *Monarch*, a single program, the controller, manages all processes and gives them work, much as this notebook does with its cells.
 #
@@ -449,7 +449,7 @@ check("01.handshake")
 #
 # Ranks 0 and 1 want to swap a number. Both receive first and send afterwards.
 #
-# **Predict.** Which ranks do not finish the next cell? Write a list of ranks. (`--limit 2` ends the cell after 2 s.)
+# **Predict.** Which ranks do not finish the next cell? Give a list of ranks. (`--limit 2` ends the cell after 2 s.)
 
 # %%
 prediction = None

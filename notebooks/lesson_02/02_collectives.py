@@ -253,7 +253,7 @@ assert tensor.tolist() == ([6, 60] if rank < 3 else [4, 40])
 # %% [markdown]
 # All-reduce is the heart of this course: if every rank holds the sum of all ranks' gradients, that is data-parallel training (lesson 05).
 #
-# Reduce looks like half of an all-reduce, but there is a trap. After `comm.reduce`, every rank except the root holds `None`. `dist.reduce` works in place, and the contents of the other ranks' tensors are then *undefined*: they may be the old values or half-finished sums. Never read them.
+# Reduce looks like half of an all-reduce, but there is a trap. After `comm.reduce`, every rank except the root holds `None`. `dist.reduce` works in place, and the contents of the other ranks' tensors are then undefined: they may be the old values or half-finished sums. Never read them.
 
 # %%
 # %%px

@@ -422,7 +422,7 @@ def published_ring(comm, array, result):
 
 
 # %% [markdown]
-# **Predict.** The ranks hold 1, 2, 3 and 4, and `result` is 0. What are the four results? Write a list.
+# **Predict.** The ranks hold 1, 2, 3 and 4, and `result` is 0. What are the four results? Give a list.
 
 # %%
 prediction = None
@@ -587,7 +587,7 @@ for name in cost.ALGORITHMS:
 compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.values()))
 
 # %% [markdown]
-# Here the traffic meter *measured* messages and bytes; "formula" is *predicted*. The two agree to the byte. It may seem strange that four of the five move the same number of bytes **in total**, 6 n. They differ in how evenly the bytes are spread, and in how much happens at the same time. In the naive algorithm, one rank sends half of all bytes. Only recursive doubling moves more: that is the price of not having to send anything back.
+# Here the traffic meter *measured* messages and bytes; "formula" is *predicted*. The two agree to the byte. It may seem strange that four of the five move the same number of bytes **in all**, 6 n. They differ in how evenly the bytes are spread, and in how much happens at the same time. In the naive algorithm, one rank sends half of all bytes. Only recursive doubling moves more: that is the price of not having to send anything back.
 #
 # The time depends on the longest chain of messages in which each has to wait for the one before. For p ranks (a power of two) and n bytes:
 #
@@ -700,7 +700,7 @@ for name in cost.ALGORITHMS:
 assert choosing.cheapest(4, 8, link) == "recursive doubling"
 
 # %% [markdown]
-# **Predict.** Which of the five is fastest for 2 MiB on your machine, when measured? Write its name.
+# **Predict.** Which of the five is fastest for 2 MiB on your machine, when measured? Give its name.
 
 # %%
 prediction = None

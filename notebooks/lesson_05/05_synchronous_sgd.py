@@ -630,7 +630,7 @@ def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=n
 # 1. **No initial sync.** Every rank starts with its own weights.
 # 2. **Forgotten sync.** No rank averages its gradients.
 # 3. **The type test that matches nothing.** The author meant to be careful. But a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
-# 4. **Weights instead of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows then uses each rank's own gradient.
+# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows then uses each rank's own gradient.
 # 5. **Rank-dependent dropout.** Every rank draws its own masks.
 #
 # **Predict.** For which of the five are the replicas *equal* after 20 steps? Give a list of numbers.
@@ -693,7 +693,7 @@ assert matching == ["0. as it should be", "4b. weights, after the step"]
 # %% [markdown]
 # **The loss falls in every one of them.** So the loss curves tell you nothing. The invariants do, but one alone is not enough: in two of the wrong runs, the replicas are equal.
 #
-# Look at the variants of bug 4. In 4b, each rank takes its own step, and the weights are averaged *afterwards*. With SGD this is right. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank has its own momentum, so a checkpoint of rank 0 does not contain the whole state.) With Adam, which divides by the size of the gradient, it is wrong, although the replicas are equal. Only the comparison with one process shows this.
+# Look at the variants of bug 4. In 4b, each rank takes its own step, and the weights are averaged *after* it. With SGD this is right. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank has its own momentum, so a checkpoint of rank 0 does not contain the whole state.) With Adam, which divides by the size of the gradient, it is wrong, although the replicas are equal. Only the comparison with one process shows this.
 #
 # What do you see when an invariant fails? Here is bug 3, for instance:
 
@@ -708,7 +708,7 @@ print(found["3. type test"]["replicas equal"])
 # | 3 type test | the same as 2, although the sync is called (it does nothing) | replicas differ; the log shows no collective | test `parameter.grad is not None` |
 # | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas always differ a little | average gradients, before the step |
 # | 4c weights, with Adam | none | replicas equal, no match with one process | average gradients |
-# | 5 rank-dependent dropout | none, and for training it is what you want | replicas equal, no match | not needed; for a proof, switch dropout off |
+# | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | none needed; for a proof, switch dropout off |
 #
 # So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And compare every new piece of training code with a single process, in one short run.
 #
