@@ -18,7 +18,7 @@
 # **You will be able to**
 # - start ranks from a notebook, run a cell on all of them, and tell them apart;
 # - read the output when a rank raises an error, and when a rank hangs;
-# - get the ranks back in step afterwards, with your variables;
+# - get the ranks back in step afterwards, and keep your variables;
 # - watch four ranks train one network together, and say what that gains and what it does not.
 #
 # **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need no knowledge of parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
@@ -49,7 +49,7 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # Each line describes one process. Your operating system identifies it by its *process id* (pid).
 #
-# - **rank**: its number. Four ranks are numbered 0, 1, 2, 3.
+# - **rank**: its number. Four ranks are numbered 0, 1, 2 and 3.
 # - **device**: where its tensors live, either on the CPU (`cpu`) or on a GPU.
 # - **threads**: how many threads it uses for computing. Here each rank has one, because the ranks on a machine share its cores.
 # - **MPI library**: the library that carries messages between ranks. MPI (*Message Passing Interface*) has been a standard since 1994. It is supported by every supercomputer, and by your laptop too.
@@ -266,7 +266,7 @@ one_test_accuracy = one.accuracy[-1]
 # %% [markdown]
 # **Now four ranks.** The recipe for one step:
 #
-# 1. every rank takes *its share* of the batch: 32 of the 128 images;
+# 1. every rank takes *its share* of the batch, 32 of the 128 images;
 # 2. every rank works out the gradient for its share;
 # 3. the four gradients are added up, and every rank gets the sum;
 # 4. every rank updates its weights with the same sum, so all four copies of the network stay the same.
@@ -502,7 +502,7 @@ print(f"marked {len(labels)} of {len(test)} papers")
 # | run it in the notebook too | `%%px --local` | five processes run it |
 # | run it on some ranks | `%%px --targets 0` | only rank 0 runs it |
 # | look into the ranks | `cluster.view["x"]` | a list with every rank's `x` |
-# | find out what went wrong | read the output from the top | the rank that failed on its own comes first |
+# | find out what went wrong | read the output from the top | you see the rank that failed on its own first |
 # | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; your variables are kept |
 # | look at the ranks at any time | `cluster.report()` | the same report |
 # | begin again | `cluster.restart()` | fresh ranks |

@@ -16,8 +16,8 @@
 # **The one idea.** Ranks share nothing, so a number gets from one to another only if one of them *sends* it and the other *receives* it. Every other form of communication, even the training of the largest networks, is built from these two.
 #
 # **You will be able to**
-# - write one program in which every rank plays its part;
-# - send Python objects, arrays and tensors, and say what each way costs;
+# - write one program in which each rank plays its part;
+# - send Python objects, arrays and tensors, and say what each of these costs;
 # - receive a message when you do not know which rank will send it, or how long it will be;
 # - recognise a deadlock, explain it, and fix it in three ways;
 # - measure your machine's latency and bandwidth, and use them to predict how long a message takes.
@@ -314,7 +314,7 @@ assert cluster.view["values"][1] == [0.0, 7.0]
 #
 # ## 6. Tags: which message is it?
 #
-# Two messages between the same two ranks arrive in the order in which they were sent: they never overtake each other. To choose between messages, give them *tags*, which are whole numbers of your choice. A receive with a tag takes the first message with that tag.
+# Two messages between the same two ranks arrive in the order in which they were sent: they never overtake each other. To choose between messages, give them *tags*, which are whole numbers of your choice. A receive with a tag accepts the first message with that tag.
 #
 # **Predict.** Rank 0 sends a weight with tag 1 and then a gradient with tag 2. Rank 1 receives tag 2 first. What does it get? Answer with a string.
 
@@ -356,7 +356,7 @@ else:
     comm.send(f"hello, I am {rank}", dest=0)
 
 # %% [markdown]
-# Run that cell a few times. The order may change, because it depends on which rank is faster. Use `ANY_SOURCE` only where the order does not matter.
+# Run this cell a few times. The order may change, because it depends on which ranks are faster. Use `ANY_SOURCE` only where the order does not matter.
 #
 # In `torch.distributed`, you leave out the source, and `recv` returns the sender's rank. (NCCL does not support this: there, a receive must name its source.)
 
@@ -399,7 +399,7 @@ assert rank != 0 or lengths == {source: 100 * source for source in range(1, worl
 #
 # 1. the worker sends `"hello"`;
 # 2. when it is this worker's turn, the server answers `"I am ready for you"`;
-# 3. only then does the worker send its payload, and the server receives it before it turns to the next worker.
+# 3. only then does the worker send its payload, which the server receives before it turns to the next worker.
 
 # %%
 figures.point_to_point(
@@ -584,7 +584,7 @@ check("01.shift")
 #
 # Let us find both for your machine, with ping-pong again, from 1 byte to 4 MiB.
 #
-# **Predict.** What is the latency between two ranks on your machine, in microseconds? (A function call in Python takes about 0.05 us, a hard disk about 10,000 us.)
+# **Predict.** What is the latency between two ranks on your machine, in microseconds? (A function call in Python takes about 0.05 us, a hard disk access about 10,000 us.)
 
 # %%
 prediction = None
@@ -661,7 +661,7 @@ compare(prediction, cluster.view["needed"][0] * 1e6, within=0.5, unit="us")
 #
 # ## 10. Who writes first?
 #
-# Four ranks append a line to the same file. Nothing fixes their order.
+# Four ranks each append a line to the same file. Nothing determines their order.
 
 # %% tags=["nbval-ignore-output"]
 log = cluster.shared_folder() / "log.txt"  # all ranks see the folder; the kernel's end removes it
@@ -705,7 +705,7 @@ check("01.write_in_order")
 # | both at once | `sendrecv` | `Sendrecv` | `dist.batch_isend_irecv` |
 # | the receiver provides | nothing | memory of the right size and dtype | a tensor of the right shape and dtype |
 # | from any rank | `source=MPI.ANY_SOURCE` | the same | leave out `src` |
-# | who sent it? | `status.source` | `status.source` | the return value of `dist.recv` |
+# | which rank sent it? | `status.source` | `status.source` | the return value of `dist.recv` |
 # | how long is it? | no need to know | `Probe`, `status.Get_count` | send the length first |
 #
 # - Messages between two ranks with the same tag never overtake each other.

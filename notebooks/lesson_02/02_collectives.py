@@ -57,7 +57,7 @@ assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size) == (comm.r
 figures.collective("broadcast")
 
 # %% [markdown]
-# The *root* is the rank that gives. Every rank makes the same call and names the same root. A rank does not say whether it sends or receives, because that follows from its rank.
+# The *root* is the rank that gives. Every rank makes the same call and names the same root. It does not say whether it sends or receives, because that follows from its rank.
 #
 # **Predict.** Each rank writes its own note. Then all ranks call `comm.bcast(note, root=2)`. What does rank 0 hold afterwards? Replace `None` with your answer, in quotes.
 
@@ -133,7 +133,7 @@ figures.point_to_point(
 # %% [markdown]
 # ## 2. Scatter and gather: deal out, collect
 #
-# *Scatter* cuts the root's data into one part per rank and deals the parts out in rank order. *Gather* is the reverse.
+# *Scatter* splits the root's data into one part per rank and deals out the parts in rank order. *Gather* is the reverse.
 
 # %%
 figures.collective("scatter")
@@ -251,7 +251,7 @@ print(tensor)
 assert tensor.tolist() == ([6, 60] if rank < 3 else [4, 40])
 
 # %% [markdown]
-# All-reduce is the heart of this course: if every rank holds the sum of all ranks' gradients, that is data-parallel training (lesson 05).
+# All-reduce is at the heart of this course: giving every rank the sum of all ranks' gradients is what makes data-parallel training work (lesson 05).
 #
 # Reduce looks like half of an all-reduce, but there is a trap. After `comm.reduce`, every rank except the root holds `None`. `dist.reduce` works in place, and the contents of the other ranks' tensors are then undefined: they may be the old values or half-finished sums. Never read them.
 
@@ -706,7 +706,7 @@ assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this l
 # | reduce-scatter | `Reduce_scatter_block` | `reduce_scatter` | rank r: part r of the sum |
 # | all-to-all | `alltoall`, `Alltoall` | `all_to_all_single` | rank r: part r of every rank's data |
 # | all-reduce | `allreduce`, `Allreduce` | `all_reduce` | every rank: the sum |
-# | barrier | `barrier`, `Barrier` | `barrier` | no rank gets anything; all wait until the last has arrived |
+# | barrier | `barrier`, `Barrier` | `barrier` | no rank gets any data; all wait until the last one has arrived |
 #
 # In mpi4py, lower-case calls take any Python object, pickle it, and return the result. Upper-case calls fill buffers in place. `torch.distributed` fills tensors in place.
 #
@@ -719,7 +719,7 @@ assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this l
 #
 # ## References and further reading
 #
-# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); its chapter "Collective Communication" defines every collective of this lesson.
+# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); its chapter "Collective Communication" defines every collective in this lesson.
 # 2. MPI Forum, "MPI: A Message-Passing Interface Standard, Version 2.2", 2009, section 1.2, "Background of MPI-1.0": the source of the dates and numbers in section 8.
 # 3. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012.
 # 4. A. Coates, B. Huval, T. Wang, D. J. Wu, A. Y. Ng and B. Catanzaro, "Deep learning with COTS HPC systems", *Proceedings of the 30th International Conference on Machine Learning*, PMLR 28(3), 1337–1345, 2013.

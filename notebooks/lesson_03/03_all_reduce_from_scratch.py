@@ -16,7 +16,7 @@
 # **The one idea.** What an all-reduce produces is fixed: every rank ends up with the sum. How the messages travel is not. Some algorithms send few messages one after another, others move few bytes, and three numbers of your network tell you which is faster at which size.
 #
 # **You will be able to**
-# - write five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
+# - build five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
 # - count their steps, messages and bytes, and prove that the counts equal the formulas;
 # - predict their running time from latency, bandwidth and the speed of addition, and find the size at which one overtakes another;
 # - say why the result may differ in the last digit, and why replicas nevertheless stay equal;
@@ -399,7 +399,7 @@ check("03.reduce_scatter")
 #
 # ## 6. Break it on purpose: a ring that was published
 #
-# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that everyone could run and that never gave the sum. It was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in this lesson's words. The whole array goes round, and `total` adds up. Two buffers take turns, so one can be sent while the other receives.
+# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that ran without an error but never gave the sum. It was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. The whole array goes round the ring, and `total` is meant to hold the sum. Two buffers take turns, so that one can be sent while the other receives.
 
 
 # %%
@@ -689,7 +689,7 @@ assert min(alpha, beta, gamma) > 0
 # %% [markdown]
 # α is in seconds per message, and β and γ in seconds per byte, all *measured here*. The intervals come from the fit: they show how well a straight line describes the points. For the reasons given in lesson 01 (buffers, caches), the fit is only rough, and more so on a busy machine.
 #
-# Now for the five algorithms. First come the predictions, from these three numbers alone.
+# Now for the five algorithms. First come the predictions, based on these three numbers alone.
 
 # %% tags=["nbval-ignore-output"]
 link = cost.Link(alpha, 1 / beta, 1 / gamma)
@@ -839,7 +839,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Here the points lie on the lines: three numbers and a table predict five programs. Read the picture from left to right.
+# Here the points lie on the lines: three numbers and a table predict the times of five programs. Read the picture from left to right.
 #
 # - **Short arrays**: all lines are flat, ordered by the number of steps: 2, 4, 4, 6, 6. Recursive doubling wins.
 # - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
@@ -969,7 +969,7 @@ assert differ["ring"] > 0
 # ## References and further reading
 #
 # 1. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009.
-# 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; fixed by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same in other words.
+# 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; fixed by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same, written differently.
 # 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table in section 8 is from its section 4; the model is from its section 3.
 # 4. MPICH to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [its source](https://github.com/pmodels/mpich).
 # 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.

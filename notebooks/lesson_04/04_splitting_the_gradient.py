@@ -21,7 +21,7 @@
 # - split a batch into shards of any size and combine their gradients with the right weights;
 # - say what breaks the identity (batch norm, dropout, uneven shards), measure the size of the error, and repair it.
 #
-# **You need first** `all_reduce` (lesson 02), the chain rule from school, and some PyTorch: a model, a loss, `backward()`.
+# **You need first** `all_reduce` (lesson 02), the chain rule from calculus, and some PyTorch: a model, a loss, `backward()`.
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 
@@ -36,7 +36,7 @@ from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 #
 # Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model should output. The model outputs $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? The answer is the derivative $\partial L / \partial w$, and training computes it over and over again.
 #
-# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply that by the step's *local derivative*, which says how the result changes with its *input*.
+# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply this by the step's *local derivative*, which says how the result changes with the step's *input*.
 #
 # **Predict.** What is $\partial L / \partial w$? Give a number.
 
@@ -152,7 +152,7 @@ assert W.gradient == weight.grad.item() == d_w
 # %% [markdown]
 # ## 2. Two samples, one weight
 #
-# Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
+# Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of the two together is the sum, $L = L_1 + L_2$.
 #
 # **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Give a number.
 
@@ -714,7 +714,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, one mask per sample |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | print, on each rank, the number of items in its mean | all-reduce sums and counts, divide once |
 # | clipping before the sum | steps are too short when ranks disagree | compare the norms before and after the all-reduce | average, then clip |
-# | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with gradient |
+# | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with their gradients |
 #
 # ## Recap
 #
@@ -728,7 +728,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 #
 # - Backward adds up what returns along all the edges. This is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
 # - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
-# - Weight by samples. A mean of means is right only for equal shards.
+# - Weight each rank's mean by its number of samples. A mean of means is right only for equal shards.
 # - An operation that looks across samples breaks the identity, unless the ranks communicate in the middle of it.
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.

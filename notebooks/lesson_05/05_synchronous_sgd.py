@@ -16,7 +16,7 @@
 # **The one idea.** Start every rank with the same weights, and give each its own part of the data; after every backward pass, average the gradients; then let each rank take its step. In this way, R ranks train exactly the network that a single process would have trained with a batch R times as large.
 #
 # **You will be able to**
-# - write the whole training loop for R ranks, in under 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
+# - write the whole training loop for R ranks, in fewer than 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
 # - prove that it is equivalent to one process with the large batch, and say which tolerance is fair;
 # - choose a learning rate for the larger batch, and distinguish what is known about it from folklore;
 # - use two invariants to find the five classic bugs of data-parallel training, which the loss curve does not show.
@@ -353,7 +353,7 @@ check("05.sync_gradients")
 #
 # ### Exercise 2: find what is wrong
 #
-# This is a colleague's training step. The loss falls on every rank, but the result is wrong. There are **two** mistakes in it.
+# This is a colleague's training step. The loss falls on every rank, but the result is wrong. The step has **two** mistakes.
 #
 # ```python
 # def train_step(model, optimizer, images, labels, group):
@@ -703,7 +703,7 @@ print(found["3. type test"]["replicas equal"])
 # %% [markdown]
 # | bug | symptom | diagnosis | fix |
 # |---|---|---|---|
-# | 1 no initial sync | training is a little worse than it should be; the result depends on which rank you ask | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
+# | 1 no initial sync | training is a little worse than it should be; the result depends on the rank from which you take it | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
 # | 2 forgotten sync | R separate networks, each trained on 1/R of the data | replicas differ after one step | average gradients between `backward` and `step` |
 # | 3 type test | the same as 2, although the sync is called (it does nothing) | replicas differ; the log shows no collective | test `parameter.grad is not None` |
 # | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas always differ a little | average gradients, before the step |
