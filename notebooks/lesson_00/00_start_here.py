@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 00 Start here
 #
-# **The one idea.** One notebook drives several processes, called *ranks*, that all run the same cell at the same time, each with its own memory. Everything in this course, from a single message to training a network on many machines, comes down to ranks that compute separately and talk to each other.
+# **The one idea.** One notebook drives several processes, called *ranks*, that all run the same cell at the same time, each with its own memory. Everything in this course, from a single message to training a network on many machines, comes down to ranks that compute separately and communicate with each other.
 #
 # **You will be able to**
 # - start ranks from a notebook, run a cell on all of them, and tell them apart;
-# - read what you see when a rank raises an error, and when a rank hangs;
-# - get the ranks back in step afterwards, with your variables;
-# - watch four ranks train one network together, and say what was gained and what was not.
+# - read the output when a rank raises an error, and when a rank hangs;
+# - get the ranks back in step afterwards, and keep your variables;
+# - watch four ranks train one network together, and say what that gains and what it does not.
 #
-# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need to know nothing about parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
+# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need no knowledge of parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to study it and do its three exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to work through it, including its three exercises.
 
 # %% [markdown]
 # ## 1. Start four ranks
@@ -47,15 +47,15 @@ from rank_by_rank.lesson_00.figures import labelled_images
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# Each line describes one process. Your operating system knows the process by its *process id* (pid).
+# Each line describes one process. Your operating system identifies it by its *process id* (pid).
 #
-# - **rank**: its number. Four ranks are numbered 0, 1, 2, 3.
-# - **device**: where its tensors live, either the CPU (`cpu`) or a GPU.
-# - **threads**: how many threads it computes with. Here each rank has one, because the ranks on a machine share its cores.
-# - **MPI library**: the library that carries messages between the ranks. MPI, the *Message Passing Interface*, is a standard from 1994. Every supercomputer supports it, and so does your laptop.
-# - **host**: the machine it runs on. On a laptop all ranks have the same host. The lessons also run unchanged on several hosts.
+# - **rank**: its number. Four ranks are numbered 0, 1, 2 and 3.
+# - **device**: where its tensors live, either on the CPU (`cpu`) or on a GPU.
+# - **threads**: how many threads it uses for computing. Here each rank has one, because the ranks on a machine share its cores.
+# - **MPI library**: the library that carries messages between ranks. MPI (*Message Passing Interface*) has been a standard since 1994. It is supported by every supercomputer, and by your laptop too.
+# - **host**: the machine it runs on. On a laptop, all ranks have the same host. The lessons also run unchanged on several hosts.
 #
-# The number of ranks is the *world size*. How many cores does the machine that runs this notebook have for its ranks?
+# The number of ranks is the *world size*. How many cores are available to the ranks on the machine that runs this notebook?
 
 # %% tags=["nbval-ignore-output"]
 import os
@@ -66,21 +66,21 @@ print(f"{cores} cores on this machine")
 # %% [markdown]
 # ## 2. One cell, four ranks
 #
-# A cell that begins with `%%px` runs on all ranks. Any other cell runs in this notebook, as usual. The ranks know a few names from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
+# A cell that begins with `%%px` runs on all ranks. Any other cell runs in this notebook, as usual. A few names are defined on the ranks from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
 
 # %%
 # %%px
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# The same line ran four times. The ranks may have run it in any order: the output is *shown* in rank order to make it readable. The value of a cell's last line is shown too:
+# The same line ran four times. The ranks may have run it in any order: the output is *shown* in rank order so that you can read it. The value of a cell's last line is shown too:
 
 # %%
 # %%px
 rank**2
 
 # %% [markdown]
-# **Predict.** First, this notebook sets `treasure = "of the notebook"`. Then every rank sets a `treasure` of its own. What does the notebook's `treasure` hold afterwards? Write your answer in place of `None`, as a string. It is worth writing a prediction down before you run a cell, and you will do so in every lesson.
+# **Predict.** First this notebook sets `treasure = "of the notebook"`, and then each rank sets its own `treasure`. What is the value of the notebook's `treasure` afterwards? Replace `None` with your answer, as a string. Writing down a prediction before you run a cell is worth the effort, and every lesson will ask you to.
 
 # %%
 treasure = "of the notebook"
@@ -95,9 +95,9 @@ print(treasure)
 compare(prediction, treasure)
 
 # %% [markdown]
-# Five processes, five variables called `treasure`. No process can look into the memory of another, not even on the same machine. All they can do is send messages.
+# There are five processes and five variables called `treasure`. No process can look into the memory of another, not even on the same machine. Processes can only send each other messages.
 #
-# `cluster.view` is the notebook's own line to the ranks. It fetches a variable from all of them, or sets one on all of them:
+# `cluster.view` is the notebook's own connection to the ranks. With it you can fetch a variable from all of them, or set one on all of them:
 
 # %%
 everyones_treasure = cluster.view["treasure"]
@@ -112,11 +112,11 @@ print(message)
 assert message == "the notebook says hello"
 
 # %% [markdown]
-# A line that begins with `assert` does nothing if its claim is true, and stops the notebook if it is not. That is how this course keeps itself honest: every claim is checked on every rank.
+# A line that begins with `assert` does nothing if its claim is true, and stops the notebook if it is not. This is how the course keeps itself honest: every claim is checked on every rank.
 #
 # ### Exercise 1: who are my neighbours?
 #
-# Imagine that the ranks sit round a table. Rank 1 sits on the right of rank 0, rank 2 on the right of rank 1, and so on. Rank 0 sits on the right of the last rank.
+# Imagine that the ranks are sitting round a table. Rank 1 is to the right of rank 0, rank 2 to the right of rank 1, and so on. Rank 0 is to the right of the last rank.
 
 # %%
 figures.who_sends_to_whom(
@@ -124,7 +124,7 @@ figures.who_sends_to_whom(
 )
 
 # %% [markdown]
-# Write `neighbours(rank, world_size)`. It returns two numbers: the rank on the left, and the rank on the right. It must work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run the cell, then run the check below it.
+# Write `neighbours(rank, world_size)`, which returns two numbers: the rank to the left and the rank to the right. It must work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run its cell, and then run the check below.
 
 
 # %% tags=["exercise"] exercise="00.neighbours"
@@ -139,7 +139,7 @@ def neighbours(rank, world_size):
 check("00.neighbours")
 
 # %% [markdown]
-# If you are stuck, run `hint("00.neighbours")` in a new cell. There are three hints, each stronger than the one before. `solution("00.neighbours")` shows a worked solution. You may also skip an exercise: a later cell that needs your function then uses the worked solution. `progress()` shows how many exercises of each lesson you have solved, tried and skipped.
+# If you are stuck, run `hint("00.neighbours")` in a new cell. There are three hints, each giving more away than the one before. `solution("00.neighbours")` shows a worked solution. You can also skip an exercise: a later cell that needs your function will then use the worked solution. `progress()` shows how many exercises of each lesson you have solved, tried and skipped.
 
 # %% tags=["nbval-ignore-output"]
 progress()
@@ -164,9 +164,9 @@ print("nothing happened to me")
 compare(prediction, sum(cluster.view["survived"]))
 
 # %% [markdown]
-# Read the output from the top. First comes what the other ranks printed. Then comes the rank that failed, with its own traceback and the failing line marked. The last line is about all the others. If several ranks fail, the one that failed on its own is shown first. The ones that failed only because of it get a line each.
+# Read the output from the top. First comes the output of the other ranks. Then comes the rank that failed, with its own traceback and the failing line marked. The last line is about all the others. If several ranks fail, the rank that failed on its own is shown first. Each rank that failed only because of it gets one line.
 #
-# An error ends a cell, but not a rank: rank 2 is still there and remembers everything.
+# An error ends the cell but not the rank: rank 2 is still there and has kept all its variables.
 
 # %%
 # %%px
@@ -176,7 +176,7 @@ assert treasure == 10 * rank
 # %% [markdown]
 # ## 4. When a rank hangs
 #
-# Ranks that talk to each other sometimes have to wait for each other. `comm.allreduce(x)` adds up every rank's `x` and gives the sum to every rank, so all ranks must take part.
+# Ranks that communicate sometimes have to wait for each other. `comm.allreduce(x)` adds up every rank's `x` and gives the sum to every rank, so all ranks must take part.
 
 # %%
 # %%px
@@ -185,7 +185,7 @@ print(total)
 assert total == 0 + 10 + 20 + 30
 
 # %% [markdown]
-# In the next cell, rank 3 does not take part. With plain MPI the others would now wait indefinitely, and so would you. Here each cell has a *limit*: 60 s, unless you set another. `--limit 2` makes it 2 s, so you do not have to wait long.
+# In the next cell, rank 3 does not take part. With plain MPI the others would now wait indefinitely, and so would you. Here each cell has a *limit*: 60 s, unless you set a different one. `--limit 2` makes it 2 s, so you do not have to wait long.
 #
 # **Predict.** How many ranks do not finish?
 
@@ -203,13 +203,13 @@ finished = True
 compare(prediction, cluster.view["finished"].count(False))
 
 # %% [markdown]
-# This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. For a waiting rank, the row also says in which call, in which line of which cell, and for how long. The sentence below the table says what that means.
+# This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. If it was waiting, the row also says in which call, on which line of which cell, and for how long. The sentence below the table explains what that means.
 #
 # - **Symptom.** Nothing happens until the cell's limit has passed.
-# - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it did not make the call in which the others wait.
-# - **Fix.** All ranks must make the call. Here, take it out of the `if`.
+# - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it did not make the call in which the others are waiting.
+# - **Fix.** All ranks must make the call. Here, move it out of the `if`.
 #
-# When ranks are pulled out of a call, it is uncertain which messages have arrived. The connections between the ranks were therefore renewed, as the line above the report says. Your variables are still there, and you can simply go on:
+# When ranks are pulled out of a call, it is uncertain which messages have arrived. So the connections between the ranks were renewed, as the line above the report says. Your variables are still there, and you can simply carry on:
 
 # %%
 # %%px
@@ -218,11 +218,11 @@ print(f"{total} ranks took part; my treasure is {treasure}")
 assert (total, treasure) == (world_size, 10 * rank)
 
 # %% [markdown]
-# You can also press the notebook's stop button (■) while a cell runs. It interrupts the ranks too, and shows the same report. If a cell really needs longer, give it more time with `%%px --limit 300`, or set `cluster.limit = 300` for all cells. If you ever want to begin again, `cluster.restart()` starts fresh ranks without variables.
+# You can also press the notebook's stop button (■) while a cell is running. This interrupts the ranks too, and shows the same report. If a cell really needs longer, give it more time with `%%px --limit 300`, or set `cluster.limit = 300` for all cells. If you ever want to begin again, `cluster.restart()` starts fresh ranks with no variables.
 #
 # ## 5. A first taste: four ranks train one network
 #
-# Here are 1,797 digits, written by 13 people in the 1990s and scaled down to 8 × 8 pixels. 1,437 of them are for training, and 360 are set aside for testing. They come with the course, so nothing is downloaded.
+# Here are 1,797 digits, written by 13 people in the 1990s and scaled down to 8 × 8 pixels. Of these, 1,437 are for training, and 360 are set aside for testing. They come with the course, so nothing is downloaded.
 
 # %%
 # %%px --local
@@ -236,7 +236,7 @@ assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
 labelled_images(training.images[:10], training.labels[:10])
 
 # %% [markdown]
-# The network has two convolutional layers and one linear layer. `--local` also runs the cell in the notebook, as a fifth process, which will train alone for comparison. The fixed *seed* of the random numbers gives every process the same initial weights.
+# The network has two convolutional layers and one linear layer. With `--local`, the cell also runs in the notebook. This fifth process will train alone, for comparison. The random number generator has a fixed *seed*, so every process gets the same initial weights.
 
 # %%
 # %%px --local
@@ -254,7 +254,7 @@ def make_network():
 
 
 # %% [markdown]
-# **One process first.** Each step takes 128 images (a *batch*), works out how the network's error (the *loss*) changes with each weight (the *gradient*), and moves all weights a little so that the loss falls. The training goes through all images eight times: eight *epochs*. That takes about ten seconds on a small machine.
+# **One process first.** Each step takes 128 images (a *batch*), works out how the network's error (the *loss*) changes with each weight (the *gradient*), and changes all weights a little so that the loss falls. Training goes through all images eight times: eight *epochs*. This takes about ten seconds on a small machine.
 
 # %%
 torch.set_num_threads(1)  # like each of the ranks
@@ -266,7 +266,7 @@ one_test_accuracy = one.accuracy[-1]
 # %% [markdown]
 # **Now four ranks.** The recipe for one step:
 #
-# 1. every rank takes *its share* of the batch: 32 of the 128 images;
+# 1. every rank takes *its share* of the batch, 32 of the 128 images;
 # 2. every rank works out the gradient for its share;
 # 3. the four gradients are added up, and every rank gets the sum;
 # 4. every rank updates its weights with the same sum, so all four copies of the network stay the same.
@@ -275,7 +275,7 @@ one_test_accuracy = one.accuracy[-1]
 figures.collective("all_reduce")
 
 # %% [markdown]
-# This picture shows step 3: each row is a rank, and each block is its gradient. Afterwards every rank holds the sum of all four. In code this takes one call, `dist.all_reduce`. The lines around it join all gradients of the network into one long tensor and take it apart again. The call needs a *process group*, which says which ranks take part. `init_process_group` makes the default group, which contains all ranks.
+# This picture shows step 3: each row is a rank, and each block is its gradient. Afterwards every rank holds the sum of all four. In code this takes one call, `dist.all_reduce`. The lines around it join all gradients of the network into one long tensor and split it up again. The call needs a *process group*, which says which ranks take part. `init_process_group` creates the default group, which contains all ranks.
 
 # %%
 # %%px
@@ -297,7 +297,7 @@ def add_up_gradients(network):
 
 
 # %% [markdown]
-# The next cell trains for one epoch. Two lines, marked `# <-`, make it different from training alone. (The `all_reduce` at the end only adds up the loss that you will see.) The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
+# The next cell trains for one epoch. Two lines, marked `# <-`, distinguish it from training alone. (The `all_reduce` at the end only adds up the loss that you will see printed.) The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
 
 # %%
 # %%px
@@ -319,7 +319,7 @@ def train_one_epoch(network, optimizer, epoch):
 
 
 # %% [markdown]
-# **Predict.** The four ranks do the same work as the one process: 1,437 images, eight times. What fraction of its time will they need on your machine? (0.25 would be four times as fast. Remember how many cores you have.)
+# **Predict.** The four ranks do the same work as the one process: 1,437 images, eight times. What fraction of its time will they take on your machine? (0.25 would mean four times as fast. Remember how many cores you have.)
 
 # %%
 prediction = None
@@ -343,7 +343,7 @@ for epoch in range(8):
 print(f"loss {four.loss[0]:.2f} in the first epoch, {four.loss[-1]:.3f} in the last")
 
 # %% [markdown]
-# We compare the *fastest* of the eight epochs of each run, because whatever else your machine is doing can only make an epoch slower.
+# We compare the *fastest* of the eight epochs in each run, because other work on your machine can only make an epoch slower.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -360,7 +360,7 @@ compare(prediction, fastest_epoch(four) / fastest_epoch(one), within=0.2)
 # %% [markdown]
 # ### Is it true?
 #
-# A falling curve proves little. Each rank checks three stronger claims: all four copies of the network are the same *to the last bit*; they differ from the initial network; and the loss fell.
+# A falling loss curve proves little. Each rank checks three stronger claims: all four copies of the network are the same *to the last bit*; they differ from the initial network; and the loss fell.
 
 # %%
 # %%px
@@ -373,9 +373,9 @@ assert four.loss[-1] < 0.1 * four.loss[0], "the loss did not fall"
 print("same weights as rank 0:", torch.equal(weights, weights_of_rank_0))
 
 # %% [markdown]
-# The notebook checks that four ranks learned what one process learned. Both add up the same numbers, but in a different order. A computer rounds each sum to about 7 digits, so the two losses drift apart a little over the 96 steps. We allow a difference of 0.01.
+# The notebook checks that the four ranks learned what one process learned. Both add up the same numbers, but in a different order. Each sum is rounded to about 7 digits, so the two losses drift apart a little over the 96 steps. We allow a difference of 0.01.
 #
-# The bound for the accuracy comes from two simpler methods. Guessing gets 0.10 of these 360 images right, and a linear classifier between 0.95 and 0.98 (*measured* while the lesson was written). With convolutions, less than 0.95 would mean that something is wrong.
+# The lower bound on the accuracy comes from two simpler methods. Guessing gets 0.10 of these 360 images right, and a linear classifier gets between 0.95 and 0.98 right (*measured* while the lesson was written). With convolutions, less than 0.95 would mean that something is wrong.
 
 # %%
 largest = max(abs(a - b) for a, b in zip(one.loss, four.loss, strict=True))
@@ -390,13 +390,13 @@ print(f"Test accuracy: {four.accuracy[-1]:.3f} (four ranks), {one_test_accuracy:
 # %% [markdown]
 # ### What was gained, and what was not?
 #
-# Drawn over the epochs, the two runs lie on top of each other: the ranks did not learn *better*. It is the same computation, split four ways.
+# Plotted against epochs, the two curves lie on top of each other: the ranks did not learn *better*. It is the same computation, split four ways.
 
 # %% tags=["nbval-ignore-output"]
 figures.curves({"one process": one, "four ranks": four}, title="Over the epochs")
 
 # %% [markdown]
-# Drawn over time, the two runs may differ:
+# Plotted against time, they may differ:
 
 # %% tags=["nbval-ignore-output"]
 figures.curves(
@@ -407,7 +407,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# A fair comparison needs one more run. Your one process computed with a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does it take that way?
+# A fair comparison needs one more run. Your one process used a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does training take that way?
 
 # %% tags=["nbval-ignore-output"]
 torch.set_num_threads(cores)
@@ -425,17 +425,17 @@ for what, run in {
     print(f"{what:26} {seconds:.3f} s an epoch, {speed_up:.2f} times as fast as one thread")
 
 # %% [markdown]
-# Those are the times on your machine (*measured here*). On a quiet machine with 2 cores, four ranks were 1.4 to 1.6 times as fast as one thread, and two threads 1.5 to 1.9 times (*measured* while the lesson was written). With other programs running on the same machine, four ranks fell to 0.7 times the speed of one thread. What to take from that:
+# Those are the times on your machine (*measured here*). On a quiet machine with 2 cores, four ranks were 1.4 to 1.6 times as fast as one thread, and two threads were 1.5 to 1.9 times as fast (*measured* while the lesson was written). With other programs running on the same machine, four ranks fell to 0.7 times the speed of one thread. The conclusions:
 #
-# - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to messages and to taking turns on two cores. The busier your machine is, the more they lose.
-# - Threads in one process do as well or better here. So on one small machine you would not need ranks at all.
-# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. Nearly the same code runs with one rank per graphics card, on eight machines, and that is what this course is about.
+# - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to sending messages and to taking turns on two cores. The busier your machine is, the more they lose.
+# - Here, threads in one process do as well or better. So on one small machine you would not need ranks at all.
+# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. Nearly the same code runs on eight machines with one rank per GPU, and that is what this course is about.
 #
-# Lesson 06 shows when ranks pay, by how much, and how to know beforehand. The lessons up to 08 explain everything in this first taste: 02 and 03 explain `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
+# Lesson 06 shows when using more ranks pays, by how much, and how to tell in advance. The lessons up to 08 explain everything in this first taste: 02 and 03 cover `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
 #
 # ### Exercise 2: my share
 #
-# Above, `batch[rank::world_size]` cut a batch into shares. Write `my_share(samples, rank, world_size)`. It returns the list of this rank's sample numbers, out of 0 to `samples - 1`. Each sample belongs to exactly one rank, and no rank gets more than one sample more than another. You may choose which samples go to which rank.
+# Above, `batch[rank::world_size]` split a batch into shares. Write `my_share(samples, rank, world_size)`, which returns a list of this rank's sample numbers, out of 0 to `samples - 1`. Each sample must belong to exactly one rank, and the sizes of any two shares may differ by at most one. You may choose which samples go to which rank.
 
 
 # %% tags=["exercise"] exercise="00.my_share"
@@ -454,9 +454,9 @@ check("00.my_share")
 #
 # ### Exercise 3: one accuracy from four
 #
-# Rank 0 marked all test papers alone, that is, it tested the network on all 360 images while the others waited. It is better if each rank marks its share and the ranks then combine their results. But the shares may differ in size.
+# Rank 0 marked all the test papers alone; that is, it tested the network on all 360 images while the others waited. It would be better if each rank marked its own share and the ranks then combined their results. But the shares may differ in size.
 #
-# Write `global_accuracy(comm, right, total)`. This rank has `right` correct answers out of `total`. The function returns the accuracy over *all* ranks' papers, a number from 0 to 1, on every rank. `comm.allreduce(x)` gives every rank the sum of all ranks' `x`.
+# Write `global_accuracy(comm, right, total)`. This rank found `right` correct answers out of `total`. On every rank, the function returns the accuracy over *all* ranks' papers, a number from 0 to 1. `comm.allreduce(x)` gives every rank the sum of all ranks' `x`.
 
 
 # %% tags=["exercise"] exercise="00.global_accuracy"
@@ -474,7 +474,7 @@ check("00.global_accuracy")
 # %% [markdown]
 # Stuck? `hint("00.global_accuracy")`, `solution("00.global_accuracy")`.
 #
-# With your two functions, the four ranks mark the 360 papers together and get the accuracy that rank 0 got alone. (`yours_or_solution` returns your function, or the worked solution if yours is missing or not right yet.)
+# With your two functions, the four ranks mark the 360 papers together and get the same accuracy as rank 0 did alone. (`yours_or_solution` returns your function, or the worked solution if yours is missing or not yet right.)
 
 # %%
 share_of = yours_or_solution("00.my_share")
@@ -498,23 +498,23 @@ print(f"marked {len(labels)} of {len(test)} papers")
 # | You want to | You write | What happens |
 # |---|---|---|
 # | start ranks | `cluster = start_cluster(n=4)` | four processes, numbered 0 to 3 |
-# | run a cell on all ranks | `%%px` in its first line | each rank runs it with variables of its own |
+# | run a cell on all ranks | `%%px` on its first line | each rank runs it with its own variables |
 # | run it in the notebook too | `%%px --local` | five processes run it |
 # | run it on some ranks | `%%px --targets 0` | only rank 0 runs it |
-# | look into the ranks | `cluster.view["x"]` | a list with everyone's `x` |
-# | find out what went wrong | read the output from the top | the rank that failed on its own comes first |
-# | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; the same variables |
+# | look into the ranks | `cluster.view["x"]` | a list with every rank's `x` |
+# | find out what went wrong | read the output from the top | you see the rank that failed on its own first |
+# | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; your variables are kept |
 # | look at the ranks at any time | `cluster.report()` | the same report |
 # | begin again | `cluster.restart()` | fresh ranks |
-# | see what you have done | `progress()` | exercises solved, tried and skipped, of all lessons |
+# | see what you have done | `progress()` | exercises solved, tried and skipped, in all lessons |
 #
-# The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you find them as you left them.
+# The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you will find them as you left them.
 #
-# **Break it on purpose.** Give each rank other initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares the copies with rank 0's. It fails. *Fix:* give all ranks the same initial weights; the same sums then keep them equal. Without that cell you would not have noticed, which is why it is there.
+# **Break it on purpose.** Give each rank different initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares each rank's copy with rank 0's. It fails. *Fix:* give all ranks the same initial weights; adding the same sums then keeps them equal. Without that cell you would not have noticed, which is why it is there.
 #
 # **Next:** lesson 01, Send and receive. How does one rank get a number to another?
 #
 # **Further reading**
 # - Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025. <https://www.mpi-forum.org/docs/>
-# - E. Alpaydin, C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Machine Learning Repository, 1998. <https://doi.org/10.24432/C50P49> (The digits: its test part, as packed in scikit-learn.)
-# - S. Li, Y. Zhao, R. Varma, O. Salpekar, P. Noordhuis, T. Li, A. Paszke, J. Smith, B. Vaughan, P. Damania, S. Chintala, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, Proceedings of the VLDB Endowment 13(12), 3005-3018, 2020. <https://doi.org/10.14778/3415478.3415530>
+# - E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Machine Learning Repository, 1998. <https://doi.org/10.24432/C50P49> (The digits: its test set, as included in scikit-learn.)
+# - S. Li, Y. Zhao, R. Varma, O. Salpekar, P. Noordhuis, T. Li, A. Paszke, J. Smith, B. Vaughan, P. Damania and S. Chintala, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, Proceedings of the VLDB Endowment 13(12), 3005-3018, 2020. <https://doi.org/10.14778/3415478.3415530>

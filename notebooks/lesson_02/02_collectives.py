@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 02 Collectives
 #
-# **The one idea.** A *collective* is one call that every rank of a group makes together, and it is fully described by who ends up with what. How the messages travel is left to the library, and that freedom is what makes collectives fast.
+# **The one idea.** A *collective* is a call that all ranks of a group make together, and it is fully described by which rank ends up with what. How the messages travel is left to the library, and that freedom makes collectives fast.
 #
 # **You will be able to**
-# - name the nine collectives that deep learning uses, and say for each who holds what before and after;
-# - call each of them from mpi4py and from `torch.distributed`;
-# - build broadcast and scatter from `send` and `recv`, and say what a library does better;
-# - make sub-groups, and tell a rank in the world from a rank in a group;
+# - name the nine collectives that deep learning uses, and say which rank holds what before and after each of them;
+# - call each of them in mpi4py and in `torch.distributed`;
+# - build broadcast and scatter from `send` and `recv`, and explain what a library does better;
+# - make sub-groups, and distinguish a rank in the world from a rank in a group;
 # - recognise mismatched collectives, both those that hang and, worse, those that do not.
 #
 # **You need first** lesson 01: ranks, `send` and `recv`, deadlock.
 #
-# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it and do its five exercises. A workshop can leave out section 8, which is history.
+# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its five exercises. A workshop can leave out section 8, which is history.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -34,7 +34,7 @@ from course_lib.teaching import check, compare, figures, hint, progress, solutio
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The names `rank`, `world_size`, `comm`, `np`, `torch` and `dist` (`torch.distributed`) are already there on every rank. `comm` is mpi4py's communicator over all ranks. For `torch.distributed` you make a *process group*: the same ranks, under PyTorch's interface. Here it runs on MPI too.
+# The names `rank`, `world_size`, `comm`, `np`, `torch` and `dist` (`torch.distributed`) are already defined on every rank. `comm` is mpi4py's communicator over all ranks. For `torch.distributed` you make a *process group*: the same ranks, but with PyTorch's interface. Here it runs on MPI too.
 
 # %%
 # %%px
@@ -51,15 +51,15 @@ assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size) == (comm.r
 # %% [markdown]
 # ## 1. Broadcast: one gives to all
 #
-# In the pictures, each row is a rank and each block is data. A block's colour and letter say *whose* data it is: A is rank 0's, B is rank 1's, and so on. The left side shows what the ranks hold before the call, and the right side what they hold after it.
+# In the pictures, each row is a rank and each block is data. A block's colour and letter show *whose* data it is: A is rank 0's, B is rank 1's, and so on. The left side shows what the ranks hold before the call; the right side shows what they hold after it.
 
 # %%
 figures.collective("broadcast")
 
 # %% [markdown]
-# The *root* is the rank that gives. Every rank makes the same call and names the same root. A rank does not say whether it sends or receives, because that follows from its rank.
+# The *root* is the rank that gives. Every rank makes the same call and names the same root. It does not say whether it sends or receives, because that follows from its rank.
 #
-# **Predict.** Each rank writes a note of its own. Then all call `comm.bcast(note, root=2)`. What does rank 0 hold afterwards? Write it between quotes in place of `None`.
+# **Predict.** Each rank writes its own note. Then all ranks call `comm.bcast(note, root=2)`. What does rank 0 hold afterwards? Replace `None` with your answer, in quotes.
 
 # %%
 prediction = None
@@ -76,9 +76,9 @@ compare(prediction, notes[0])
 assert notes == ["note of rank 2"] * 4
 
 # %% [markdown]
-# Rank 2's note is everywhere, and what the others passed in was ignored. `bcast` (lower case) takes any Python object and pickles it, as `send` did in lesson 01.
+# Every rank now has rank 2's note, and the notes that the others passed in were ignored. `bcast` (lower case) takes any Python object and pickles it, as `send` did in lesson 01.
 #
-# `torch.distributed` works on tensors *in place*. The tensor that you pass is the buffer to send from on the root, and the buffer to receive into on all other ranks. So it must have the right shape and dtype everywhere *before* the call.
+# `torch.distributed` works on tensors *in place*. On the root, the tensor that you pass is the buffer to send from; on all other ranks, it is the buffer to receive into. So it must have the right shape and dtype on every rank *before* the call.
 
 # %%
 # %%px
@@ -92,7 +92,7 @@ assert tensor.tolist() == [2, 2, 2]
 #
 # ### Exercise 1: build broadcast from send and recv
 #
-# Write `broadcast(comm, value, root)`. It returns the root's value on every rank. Use only `comm.send` and `comm.recv`. It must work for any root and for any number of ranks, so use `root` and `comm.size`. Send no more than a broadcast needs: no rank needs anything twice.
+# Write `broadcast(comm, value, root)`. It returns the root's value on every rank. Use only `comm.send` and `comm.recv`. It must work for any root and any number of ranks, so use `root` and `comm.size`. Send no more than a broadcast needs: no rank needs anything twice.
 
 
 # %% tags=["exercise"] exercise="02.broadcast"
@@ -113,15 +113,15 @@ def broadcast(comm, value, root):
 check("02.broadcast")
 
 # %% [markdown]
-# Stuck? `hint("02.broadcast")` gives one hint at a time, and `solution("02.broadcast")` shows a worked solution. You may also go on: no later cell needs your function.
+# Stuck? `hint("02.broadcast")` gives one hint at a time, and `solution("02.broadcast")` shows a worked solution. You can also move on: no later cell needs your function.
 #
-# In the simplest way, the root sends to each of the others in turn.
+# In the simplest version, the root sends to each of the others in turn.
 
 # %%
 figures.who_sends_to_whom([(0, 1), (0, 2), (0, 3)], title="root sends to all")
 
 # %% [markdown]
-# With `p` ranks the root sends `p - 1` messages one after another, and the others mostly wait. A *tree* needs the same `p - 1` messages, but ranks that already have the data help to send it: with 8 ranks, 3 rounds are enough instead of 7. The result is the same, so callers notice only that it is faster. Lesson 03 builds such trees.
+# With `p` ranks, the root sends `p - 1` messages one after another, and the others mostly wait. A *tree* needs the same `p - 1` messages, but ranks that already have the data help to send it: with 8 ranks, it takes 3 rounds instead of 7. The result is the same; the caller only notices that it is faster. Lesson 03 builds such trees.
 
 # %%
 figures.point_to_point(
@@ -133,7 +133,7 @@ figures.point_to_point(
 # %% [markdown]
 # ## 2. Scatter and gather: deal out, collect
 #
-# *Scatter* cuts the root's data into one part per rank and deals the parts out in rank order. *Gather* is the reverse.
+# *Scatter* splits the root's data into one part per rank and deals out the parts in rank order. *Gather* is the reverse.
 
 # %%
 figures.collective("scatter")
@@ -142,9 +142,9 @@ figures.collective("scatter")
 figures.collective("gather")
 
 # %% [markdown]
-# In this lesson, part `i` of rank `r`'s data is the number `10 r + i`. So 31 is D1: part 1 of rank 3. You can tell from every number where it came from.
+# In this lesson, part `i` of rank `r`'s data is the number `10 r + i`. So 31 is D1: part 1 of rank 3's data. Each number shows where it came from.
 #
-# **Predict.** Rank 1 is the root and scatters `[10, 11, 12, 13]`. What do ranks 0 to 3 get? Write a list of four numbers.
+# **Predict.** Rank 1 is the root and scatters `[10, 11, 12, 13]`. What do ranks 0 to 3 get? Give a list of four numbers.
 
 # %%
 prediction = None
@@ -160,9 +160,9 @@ compare(prediction, cluster.view["mine"])
 assert cluster.view["mine"] == [10, 11, 12, 13]
 
 # %% [markdown]
-# The root deals a part to itself as well: rank 1 keeps 11. Only the root's list counts, so the others pass `None`.
+# The root gives itself a part too: rank 1 keeps 11. Only the root's list counts, so the others pass `None`.
 #
-# A scatter followed by a gather must give back the original data. That is an *invariant*: something that holds whatever the numbers are. The lessons check themselves with such invariants.
+# A scatter followed by a gather must give back the original data. This is an *invariant*: a statement that holds whatever the numbers are. The lessons use such invariants to check themselves.
 
 # %%
 # %%px
@@ -171,7 +171,7 @@ print(collected)
 assert collected == (parts if rank == 1 else None)
 
 # %% [markdown]
-# Now the same in `torch.distributed`. The root hands over a list of tensors, and the others pass none. Every rank provides the tensor to receive into.
+# Now the same in `torch.distributed`. The root passes a list of tensors, and the others pass no list. Every rank provides a tensor to receive into.
 
 # %%
 # %%px
@@ -187,7 +187,7 @@ assert rank != 1 or torch.cat(collected).tolist() == parts
 # %% [markdown]
 # ### Exercise 2: build scatter from send and recv
 #
-# Write `scatter(comm, parts, root)`, where `parts` is a list with one object per rank on the root, and `None` elsewhere. Every rank returns its own part. Again, use only `comm.send` and `comm.recv`, for any root and any number of ranks. The check also counts the bytes: do not send a rank what it does not need.
+# Write `scatter(comm, parts, root)`. On the root, `parts` is a list with one object per rank; on all other ranks it is `None`. Every rank returns its own part. Again, use only `comm.send` and `comm.recv`, and allow for any root and any number of ranks. The check also counts the bytes: do not send a rank data that it does not need.
 
 
 # %% tags=["exercise"] exercise="02.scatter"
@@ -212,7 +212,7 @@ check("02.scatter")
 #
 # ## 3. Reduce and all-reduce: add up
 #
-# *Reduce* combines the data of all ranks, element by element, into one result on the root. *All-reduce* leaves the result with every rank. The usual operation is the sum; there are also maximum, minimum and product. In the pictures, a block striped in all colours is a sum over all ranks.
+# *Reduce* combines the data of all ranks, element by element, into one result on the root. *All-reduce* gives the result to every rank. The usual operation is the sum; others are maximum, minimum and product. In the pictures, a block striped in all colours is a sum over all ranks.
 
 # %%
 figures.collective("reduce")
@@ -221,7 +221,7 @@ figures.collective("reduce")
 figures.collective("all_reduce", world_size=3)
 
 # %% [markdown]
-# **Predict.** Three ranks hold 1, 2 and 3. They all-reduce with the sum. What do the three hold afterwards? And what does rank 3 hold, which has 4 and does not take part? Write a list of four numbers.
+# **Predict.** Ranks 0, 1 and 2 hold 1, 2 and 3, and perform an all-reduce with the sum. Rank 3 holds 4 and does not take part. What does each rank hold afterwards? Give a list of four numbers.
 
 # %%
 prediction = None
@@ -239,7 +239,7 @@ compare(prediction, cluster.view["total"])
 assert cluster.view["total"] == [1 + 2 + 3] * 3 + [4]
 
 # %% [markdown]
-# All three hold 6, and rank 3's number did not change. `Split` made a communicator of three ranks; section 6 explains it. Here is the same in `torch.distributed`, again in place:
+# All three hold 6, and rank 3's number did not change. `Split` made a communicator of three ranks; section 6 explains it. Here is the same thing in `torch.distributed`, again in place:
 
 # %%
 # %%px
@@ -251,9 +251,9 @@ print(tensor)
 assert tensor.tolist() == ([6, 60] if rank < 3 else [4, 40])
 
 # %% [markdown]
-# All-reduce is the heart of this course: if every rank holds the sum of all ranks' gradients, that is data-parallel training (lesson 05).
+# All-reduce is at the heart of this course: giving every rank the sum of all ranks' gradients is what makes data-parallel training work (lesson 05).
 #
-# Reduce looks like half of it, but there is one difference to watch. After `comm.reduce`, the ranks other than the root hold `None`. `dist.reduce` works in place, and what it leaves in the other ranks' tensors is *not defined*. It may be the old values or half-finished sums. Never read them.
+# Reduce looks like half of an all-reduce, but there is a trap. After `comm.reduce`, every rank except the root holds `None`. `dist.reduce` works in place, and the contents of the other ranks' tensors are then undefined: they may be the old values or half-finished sums. Never read them.
 
 # %%
 # %%px
@@ -267,9 +267,9 @@ assert rank != 0 or tensor.item() == 1 + 2 + 3 + 4
 # %% [markdown]
 # ### Exercise 3: one mean over unequal shares
 #
-# The ranks hold different amounts of data: rank 0 has 1 value, rank 1 has 2, and so on. Write `global_mean(values, group)`, where `values` is a one-dimensional float64 tensor of any length. Every rank returns the mean over *all* values of *all* ranks of the group, as a Python float.
+# The ranks have different amounts of data: rank 0 holds 1 value, rank 1 holds 2, and so on. Write `global_mean(values, group)`, in which `values` is a one-dimensional float64 tensor of any length. It returns, on every rank, the mean over *all* values of *all* ranks in the group, as a Python float.
 #
-# Your budget is **one** collective call of `torch.distributed`, and every rank may send no more than 16 bytes of its own. Pass `group=group` to the call: a library function must not assume that it is used on the whole world.
+# You may make **one** collective call of `torch.distributed`, and each rank may contribute no more than 16 bytes. Pass `group=group` to the call: a library function must not assume that it is used on the whole world.
 
 
 # %% tags=["exercise"] exercise="02.global_mean"
@@ -288,11 +288,11 @@ def global_mean(values, group):
 check("02.global_mean")
 
 # %% [markdown]
-# Stuck? `hint("02.global_mean")`, `solution("02.global_mean")`. Lesson 04 has the same trap, with gradients as the values.
+# Stuck? `hint("02.global_mean")`, `solution("02.global_mean")`. Lesson 04 sets the same trap, with gradients as the values.
 #
 # ## 4. All-gather, reduce-scatter, all-to-all
 #
-# In the next three collectives all ranks are equal, and there is no root. *All-gather* is a gather whose result every rank gets.
+# In the next three collectives, all ranks are equal and there is no root. *All-gather* is a gather whose result goes to every rank.
 
 # %%
 figures.collective("all_gather")
@@ -312,7 +312,7 @@ assert everyones == torch.cat(gathered).tolist() == [0, 10, 20, 30]
 figures.collective("reduce_scatter")
 
 # %% [markdown]
-# **Predict.** Each rank r holds `[10 r, 10 r + 1, 10 r + 2, 10 r + 3]`. What is rank 2's part of the sum? Write one number.
+# **Predict.** Each rank r holds `[10 r, 10 r + 1, 10 r + 2, 10 r + 3]`. What is rank 2's part of the sum? Give one number.
 
 # %%
 prediction = None
@@ -352,7 +352,7 @@ assert torch.equal(torch.cat(all_sums), tensor)
 figures.collective("all_to_all")
 
 # %% [markdown]
-# **Predict.** Every rank r passes in `[10 r, 10 r + 1, 10 r + 2, 10 r + 3]`. What does rank 3 end up with? Write a list of four numbers.
+# **Predict.** Each rank r passes in `[10 r, 10 r + 1, 10 r + 2, 10 r + 3]`. What does rank 3 have in the end? Give a list of four numbers.
 
 # %%
 prediction = None
@@ -374,7 +374,7 @@ compare(prediction, exchanged[3])
 assert exchanged == [[10 * source + part for source in range(4)] for part in range(4)]
 
 # %% [markdown]
-# A part may be more than one number. `all_to_all_single` cuts a tensor along its *first* dimension. If the tensor has as many rows as there are ranks, row r goes to rank r. The rows that arrive are stored in the other tensor, in the order of the ranks they came from.
+# A part may be more than one number. `all_to_all_single` cuts a tensor along its *first* dimension. If the tensor has as many rows as there are ranks, row r goes to rank r. The rows that arrive are stored in the output tensor, in the order of the ranks that sent them.
 
 # %%
 # %%px
@@ -386,13 +386,13 @@ assert from_all[:, 0].tolist() == [10 * source + rank for source in range(world_
 assert torch.equal(from_all[:, 1], -from_all[:, 0]), "the pairs have stayed together"
 
 # %% [markdown]
-# The rows should lie in memory one after the other. Those of a transposed or permuted tensor do not; `.contiguous()` makes a copy whose rows do. (NCCL refuses a tensor that is not contiguous. This course's backend makes the copy for you.)
+# The rows should be stored in memory one after the other. In a transposed or permuted tensor they are not; `.contiguous()` makes a copy in which they are. (NCCL rejects a tensor that is not contiguous. This course's backend makes the copy for you.)
 #
-# In *mixture-of-experts* models, a layer consists of many small networks, spread over the ranks, and each token uses a few of them. All-to-all moves the tokens to their experts. It also transposes matrices that are too large for one machine, and you do that now.
+# In *mixture-of-experts* models, a layer consists of many small networks, spread over the ranks, and each token uses a few of them. All-to-all moves the tokens to their experts. It can also transpose a matrix that is too large for one machine, which you will do now.
 #
 # ### Exercise 4: transpose a matrix that is spread over the ranks
 #
-# A square matrix of `n` rows is spread over the `p` ranks of `group`, and `p` divides `n`. Each rank holds a block of `n / p` rows, as a tensor of shape `(n / p, n)`. Write `transpose(rows, group)`: every rank returns its block of `n / p` rows *of the transposed matrix*. Use one `dist.all_to_all_single` and no other communication. No rank may collect the whole matrix.
+# A square matrix of `n` rows is spread over the `p` ranks of `group`, and `p` divides `n`. Each rank holds a block of `n / p` rows, as a tensor of shape `(n / p, n)`. Write `transpose(rows, group)`, which returns, on every rank, that rank's block of `n / p` rows *of the transposed matrix*. Use one `dist.all_to_all_single` and no other communication. No rank may collect the whole matrix.
 
 # %%
 figures.collective("all_to_all", world_size=3)
@@ -425,7 +425,7 @@ check("02.transpose")
 figures.collective("barrier")
 
 # %% [markdown]
-# **Predict.** All ranks start together. Rank r then works for `0.1 r` seconds (here it sleeps instead, to imitate unequal work) and enters a barrier. How many seconds does rank 0 wait there?
+# **Predict.** All ranks start together. Rank r then works for `0.1 r` seconds (here it sleeps, to imitate unequal work) and enters a barrier. How many seconds does rank 0 wait there?
 
 # %%
 prediction = None
@@ -447,9 +447,9 @@ compare(prediction, cluster.view["waited"][0], within=0.2, unit="s")
 assert min(cluster.view["in_all"]) > 0.1 * 3 - 0.01, "nobody leaves before the last has arrived"
 
 # %% [markdown]
-# Rank 0 waits for the slowest rank: 0.1 · 3 = 0.3 s. Every collective in which a rank needs something from all the others waits like this, so one slow rank slows down all ranks (lesson 06 measures it).
+# Rank 0 waits for the slowest rank: 0.1 · 3 = 0.3 s. The wait is the same in every collective in which a rank needs something from all the others, so one slow rank slows down all ranks (lesson 06 measures this).
 #
-# You rarely need a barrier. Where data flows, ranks already wait for it. The other collectives are *not* barriers: the standard leaves open whether a broadcast's root may go on before any rank has received. Good uses of a barrier are before taking the time, as above, and in "rank 0 downloads the data set, the others wait".
+# You rarely need a barrier, because ranks already wait for the data they receive. The other collectives are *not* barriers: the standard leaves open whether the root of a broadcast may go on before any rank has received the data. Good uses of a barrier are before you start a clock, as above, and in "rank 0 downloads the data set, the others wait".
 
 # %%
 # %%px
@@ -458,14 +458,14 @@ dist.barrier()
 # %% [markdown]
 # ## 6. Sub-groups
 #
-# A collective concerns the ranks of one *group*. In mpi4py, a group with its own message space is a communicator, and `comm.Split(color, key)` cuts one communicator into several. Ranks that name the same colour come together, ordered by their key. Here four ranks become a grid of 2 × 2.
+# A collective involves the ranks of one *group*. In mpi4py, a group with its own message space is a communicator, and `comm.Split(color, key)` splits one communicator into several. Ranks that pass the same colour end up together, ordered by their key. Here four ranks become a 2 × 2 grid.
 #
 # | | column 0 | column 1 |
 # |---|---|---|
 # | **row 0** | rank 0 | rank 1 |
 # | **row 1** | rank 2 | rank 3 |
 #
-# **Predict.** Each rank holds its own rank number. Each row sums these numbers, and then each column does. What are rank 3's two sums? Write a list of two numbers.
+# **Predict.** Each rank holds its own rank number. First each row sums these numbers, and then each column does. What are rank 3's two sums? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -484,9 +484,9 @@ compare(prediction, cluster.view["sums"][3])
 assert cluster.view["sums"] == [[1, 2], [1, 4], [5, 2], [5, 4]]
 
 # %% [markdown]
-# The ranks have new numbers: world rank 3 is rank 1 of its row. Lesson 10 trains on such a grid, with the batch split along one side and the model along the other.
+# The ranks have new numbers: world rank 3 is rank 1 in its row. Lesson 10 trains on such a grid, with the batch split along one side and the model along the other.
 #
-# In `torch.distributed`, `dist.new_group(ranks)` makes a group. Two rules differ from MPI's. First, **every** rank of the world calls it, members or not, and in the same order. Second, `src` and `dst` name **world** ranks, even inside a group. Newer programs use `group_src` and `group_dst` instead, which name the rank in the group.
+# In `torch.distributed`, you make a group with `dist.new_group(ranks)`. Two rules differ from those of MPI. First, **every** rank of the world has to call it, whether it is a member or not, and in the same order. Second, `src` and `dst` are **world** ranks, even within a group. Newer programs use `group_src` and `group_dst` instead, which are ranks within the group.
 
 # %%
 # %%px
@@ -502,7 +502,7 @@ dist.broadcast(tensor, group_src=1, group=rows[my_row])  # the second of my row
 assert tensor.item() == 2 * my_row + 1
 
 # %% [markdown]
-# The first rule exists because all ranks have to agree on a new group. With many thousands of ranks, that takes a long time. With `dist.new_group(ranks, use_local_synchronization=True)` only the members agree, and the others need not call it. The price is that a rank in several groups must make them in the same order as the other members do, or they wait for each other. (PyTorch's documentation says that the MPI built into PyTorch cannot do this; this course's backend can.)
+# The first rule exists because all ranks have to agree on a new group. With many thousands of ranks, this takes a long time. With `dist.new_group(ranks, use_local_synchronization=True)`, only the members have to agree, and the others need not call it. In return, a rank that belongs to several groups must create them in the same order as the other members do, or they will wait for each other. (PyTorch's documentation says that the MPI built into PyTorch cannot do this; this course's backend can.)
 
 # %%
 # %%px
@@ -515,11 +515,11 @@ if rank in (1, 2):
 # %% [markdown]
 # ## 7. When the ranks disagree
 #
-# A collective works if all ranks of the group call the *same* collectives in the *same* order, with arguments that fit together. Nothing forces them to. Three things can happen when they do not, and the first is the worst.
+# Collectives work only if all ranks of the group call the *same* collectives in the *same* order, with matching arguments. Nothing forces them to. When they do not, three things can happen, and the first is the worst.
 #
 # ### A wrong answer, and no error
 #
-# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks first sum the loss and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? It ought to be 10.
+# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks sum the loss first and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? It should be 10.
 
 # %%
 prediction = None
@@ -537,9 +537,9 @@ compare(prediction, cluster.view["loss"][0])
 assert cluster.view["loss"][0] == 1 + 200 + 3 + 400
 
 # %% [markdown]
-# The first call of each rank met the first call of the others: 1 + 200 + 3 + 400 = 604. Both tensors had the same shape and dtype, so no library could notice. In practice this happens when ranks go through a dictionary or a list of files in different orders.
+# Each rank's first call was matched with the first calls of the others: 1 + 200 + 3 + 400 = 604. The tensors all had the same shape and dtype, so no library could notice. In practice, this happens when ranks go through a dictionary or a list of files in different orders.
 #
-# Shapes can also disagree without an error. The next cell uses *gloo*, PyTorch's own backend for CPUs, on a group of ranks 0 and 1. Rank 0 holds 2 rows of 3, and rank 1 holds 3 rows of 2.
+# Shapes can also differ without an error. The next cell uses *gloo*, PyTorch's own backend for CPUs, on a group of ranks 0 and 1. Rank 0 holds 2 rows of 3 numbers, and rank 1 holds 3 rows of 2.
 
 # %%
 # %%px
@@ -551,9 +551,9 @@ if rank < 2:
     assert matrix.flatten().tolist() == [0, 2, 4, 6, 8, 10]
 
 # %% [markdown]
-# Six numbers met six numbers, in the order in which they lie in memory. A 2 × 3 matrix was added to a 3 × 2 matrix, without an error. What if the *number* of elements differs?
+# Six numbers were added to six numbers, in the order in which they lie in memory: a 2 × 3 matrix was added to a 3 × 2 matrix, without an error. What if the *number* of elements differs?
 #
-# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What happens on rank 1: (A) an error, (B) it waits until its deadline, (C) it holds `[7, 7, 7, 7]`, (D) it holds `[7, 7, 7, 0]`? Write a letter, such as `"A"`.
+# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What happens on rank 1: (A) an error, (B) it waits until its deadline, (C) it holds `[7, 7, 7, 7]`, (D) it holds `[7, 7, 7, 0]`? Give a letter, such as `"A"`.
 
 # %%
 prediction = None
@@ -572,9 +572,9 @@ compare(prediction, "C" if received == [7] * 4 else "D")
 assert received == [7, 7, 7, 0]
 
 # %% [markdown]
-# There was no error: rank 1 holds three new numbers and an old one. In a network, the old one would be a weight that was never synchronised.
+# There was no error: rank 1 holds three new numbers and one old one. In a network, the old number would be a weight that was never synchronised.
 #
-# An all-reduce of 4 numbers with 3 is hardly better. One rank returns with a wrong sum and goes on; the other waits until its deadline of 3 s. (This cell makes a new group for the experiment, because the group cannot be used afterwards.)
+# It is hardly better if one rank passes 4 numbers to an all-reduce and the other passes 3. One rank returns with a wrong sum and carries on; the other waits until its deadline of 3 s. (This cell makes a new group for the experiment, because the group cannot be used afterwards.)
 
 # %%
 # %%px
@@ -589,11 +589,11 @@ if rank < 2:
     dist.destroy_process_group(pair)
 
 # %% [markdown]
-# Rank 1 now "knows" that the sum is `[4, 11, 33]`. It ought to begin with 1 + 10 = 11, but nothing on rank 1 shows the mistake.
+# Rank 1 now "knows" that the sum is `[4, 11, 33]`. The first number should be 1 + 10 = 11, but nothing on rank 1 reveals the mistake.
 #
 # ### An error
 #
-# This course's backend compares what the ranks ask for *before* any data moves, and says on every rank what differs:
+# This course's backend compares the ranks' calls *before* any data moves, and reports the difference on every rank:
 
 # %%
 # %%px
@@ -608,7 +608,7 @@ assert found is not None
 assert set(comm.allgather(str(found))) == {str(found)}, "every rank is told the same"
 
 # %% [markdown]
-# The comparison is one more all-reduce, of 16 bytes, before each call. That takes time, so most libraries leave it out or offer it as a debugging mode. In PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
+# The comparison takes one more all-reduce, of 16 bytes, before each call. That costs time, so most libraries leave it out or offer it as a debugging mode. In PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
 #
 # ### A hang
 #
@@ -631,13 +631,13 @@ print("went on, and noticed nothing")
 compare(prediction, sum(cluster.view["stuck"]))
 
 # %% [markdown]
-# Ranks 0, 1 and 2 are stuck. Rank 3, the one at fault, notices nothing. In a notebook of this course the report tells you. In a program of your own each operation has a deadline, and each stuck rank is freed by an exception that ends with the same report. It is a `DeadlineError` where the rank's own time was up, and a `RevokedError` where another rank gave up first. Both are kinds of `CommunicationError`.
+# Ranks 0, 1 and 2 are stuck, while rank 3, which is at fault, notices nothing. In a notebook of this course, the report tells you this. In your own program, every operation has a deadline, and every stuck rank is freed by an exception whose message ends with the same report: a `DeadlineError` if the rank's own time was up, a `RevokedError` if another rank gave up first. Both are kinds of `CommunicationError`.
 #
-# - **Symptom.** The program stands still, and the log ends. The waiting ranks use no CPU time, or a whole core each. With plain MPI the program stands still indefinitely.
-# - **Diagnosis.** Ask which rank is *not* there, because the ranks that hang are not at fault. In the report, it is the rank that has finished, is computing, or waits in another line. Look for a collective inside `if rank == ...`, or behind an early `return` or `continue`. Look also in loops that run a different number of times on each rank, and after an exception that one rank caught.
-# - **Fix.** Move the collective out of the condition, so that all ranks make the same calls. Let the condition decide only what is passed in and what is done with the result.
+# - **Symptom.** The program hangs, and nothing more is logged. The waiting ranks use no CPU time, or all of it. With plain MPI, the program hangs indefinitely.
+# - **Diagnosis.** Ask which rank is *not* there, because the ranks that hang are not at fault. In the report, it is the rank that has finished, is computing, or is waiting on another line. Look for a collective inside `if rank == ...`, or after an early `return` or `continue`. Also look at loops that run a different number of times on each rank, and at code that follows an exception caught by one rank.
+# - **Fix.** Move the collective out of the condition, so that all ranks make the same calls. The condition should decide only what is passed in and what is done with the result.
 #
-# Ranks that were pulled out of a call no longer agree on what has been sent. So `comm` and the process group were renewed. You must also make any sub-group again, whether or not the line above the report names it. Your variables stay.
+# Ranks that were pulled out of a call no longer agree on what has been sent. So `comm` and the process group were renewed. You must also re-create every sub-group, whether or not the line above the report names it. Your variables are still there.
 
 # %%
 # %%px
@@ -659,7 +659,7 @@ assert comm.allreduce(1) == tensor.item() == world_size
 #     return None
 # ```
 #
-# Rewrite it so that it works, with one collective call per rank. Only rank 0 needs the sum, so choose the collective for that.
+# Rewrite it so that it works, with one collective call per rank. Only rank 0 needs the sum, so choose the collective accordingly.
 
 
 # %% tags=["exercise"] exercise="02.report"
@@ -680,9 +680,9 @@ check("02.report")
 #
 # ## 8. How MPI came to deep learning
 #
-# By 1992 every maker of parallel computers had its own message-passing library, and programs were tied to machines. In April of that year a workshop in Williamsburg, Virginia, agreed that a standard was needed. About 60 people from 40 organisations worked on it. Their first draft, of November 1992, had no collectives at all. The standard of 1994 had them, and most of this lesson could have been written then [1, 2].
+# By 1992, every maker of parallel computers had its own message-passing library, and programs were tied to one maker's machines. In April of that year a workshop in Williamsburg, Virginia, agreed that a standard was needed. About 60 people from 40 organisations worked on it. Their first draft, of November 1992, had no collectives at all. The 1994 standard had them, and most of this lesson could have been written then [1, 2].
 #
-# The standard says **what, not how**. It defines who ends up with what. It does not say which messages are sent, in which order numbers are added, or whether a broadcast makes ranks wait for each other. So a library may choose a tree for short messages and a ring for long ones. It may use shared memory inside a machine and special hardware between machines. No program has to change. But floating-point sums depend on the order of the additions, so the results of two libraries, or of two numbers of ranks, may differ in the last digits.
+# The standard says **what, not how**. It defines which rank ends up with what. It does not define which messages are sent, in which order numbers are added, or whether a broadcast makes ranks wait for one another. So a library is free to use a tree for short messages and a ring for long ones, or shared memory inside a machine and special hardware between machines, and no program has to change. But floating-point sums depend on the order of the additions, so two libraries, or two different numbers of ranks, may give results that differ in the last digits.
 
 # %%
 print(0.1 + (0.2 + 0.3), (0.1 + 0.2) + 0.3)
@@ -690,36 +690,36 @@ assert 0.1 + (0.2 + 0.3) != (0.1 + 0.2) + 0.3
 assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this lesson uses them
 
 # %% [markdown]
-# Deep learning reached many machines by two roads. Google's DistBelief of 2012 used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later Coates and others trained networks of a billion parameters on three GPU machines that communicated by MPI (*published* [4]). In 2017 Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. It sums gradients with a traffic per worker that hardly grows with the number of workers, and had been analysed years before for clusters of workstations [5]. The code that came with it was written on MPI. Horovod turned it into a few lines for any training script, with MPI's words: rank, size, all-reduce, broadcast [7]. In the same year Goyal and others trained ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]), with all-reduce.
+# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. It sums gradients with an amount of traffic per worker that hardly grows with the number of workers, and it had been analysed years before for clusters of workstations [5]. The accompanying code was written on top of MPI. Horovod reduced it to a few lines in any training script, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
 #
-# PyTorch's `torch.distributed` offers the same collectives over libraries that learnt from MPI: gloo, and NCCL for NVIDIA's GPUs [9]. It can use MPI itself too, but only if PyTorch was built from source with MPI support. The backend of this course needs no such build.
+# PyTorch's `torch.distributed` offers the same collectives on top of libraries modelled on MPI: gloo, and NCCL for NVIDIA GPUs [9]. It can also use MPI itself, but only if PyTorch was built from source with MPI support. The backend of this course needs no such build.
 #
 # ## Recap
 #
-# | collective | mpi4py | `torch.distributed` | who ends up with what |
+# | collective | mpi4py | `torch.distributed` | which rank ends up with what |
 # |---|---|---|---|
-# | broadcast | `bcast`, `Bcast` | `broadcast` | everyone: the root's data |
+# | broadcast | `bcast`, `Bcast` | `broadcast` | every rank: the root's data |
 # | scatter | `scatter`, `Scatter` | `scatter` | rank r: part r of the root's data |
-# | gather | `gather`, `Gather` | `gather` | the root: everyone's data |
+# | gather | `gather`, `Gather` | `gather` | the root: every rank's data |
 # | reduce | `reduce`, `Reduce` | `reduce` | the root: the sum |
-# | all-gather | `allgather`, `Allgather` | `all_gather` | everyone: everyone's data |
+# | all-gather | `allgather`, `Allgather` | `all_gather` | every rank: every rank's data |
 # | reduce-scatter | `Reduce_scatter_block` | `reduce_scatter` | rank r: part r of the sum |
-# | all-to-all | `alltoall`, `Alltoall` | `all_to_all_single` | rank r: part r of everyone's data |
-# | all-reduce | `allreduce`, `Allreduce` | `all_reduce` | everyone: the sum |
-# | barrier | `barrier`, `Barrier` | `barrier` | no rank gets anything; all wait until the last has arrived |
+# | all-to-all | `alltoall`, `Alltoall` | `all_to_all_single` | rank r: part r of every rank's data |
+# | all-reduce | `allreduce`, `Allreduce` | `all_reduce` | every rank: the sum |
+# | barrier | `barrier`, `Barrier` | `barrier` | no rank gets any data; all wait until the last one has arrived |
 #
 # In mpi4py, lower-case calls take any Python object, pickle it, and return the result. Upper-case calls fill buffers in place. `torch.distributed` fills tensors in place.
 #
-# - Every rank of the group calls the same collectives, in the same order, with arguments that fit together.
-# - Remember two invariants: gather undoes scatter, and a reduce-scatter followed by an all-gather is an all-reduce.
-# - A rank of a sub-group has two numbers. In `torch.distributed`, `src` and `dst` mean the number in the world.
+# - Every rank of the group must call the same collectives, in the same order, with matching arguments.
+# - Remember two invariants: gather undoes scatter; a reduce-scatter followed by an all-gather is an all-reduce.
+# - A rank in a sub-group has two numbers. In `torch.distributed`, `src` and `dst` are world ranks.
 # - A mismatch may hang, raise an error, or give a wrong answer without an error. Check an invariant.
 #
 # **Next:** lesson 03 builds all-reduce from `send` and `recv` in five ways, and predicts when each one is fastest.
 #
 # ## References and further reading
 #
-# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); its chapter "Collective Communication" defines every collective of this lesson.
+# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); its chapter "Collective Communication" defines every collective in this lesson.
 # 2. MPI Forum, "MPI: A Message-Passing Interface Standard, Version 2.2", 2009, section 1.2, "Background of MPI-1.0": the source of the dates and numbers in section 8.
 # 3. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012.
 # 4. A. Coates, B. Huval, T. Wang, D. J. Wu, A. Y. Ng and B. Catanzaro, "Deep learning with COTS HPC systems", *Proceedings of the 30th International Conference on Machine Learning*, PMLR 28(3), 1337–1345, 2013.

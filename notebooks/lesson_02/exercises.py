@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
 BROADCAST_HINTS = [
-    "A rank does one of two things: the root sends, everyone else receives. `comm.rank`, "
-    "`comm.size` and `root` are all you need to find out which, and with whom.",
+    "A rank does one of two things: the root sends, every other rank receives. `comm.rank`, "
+    "`comm.size` and `root` are all you need to find out which, and with which rank.",
     "On a rank that is not the root, one line is enough: return what `comm.recv(source=root)` "
     "gives. On the root, loop over all ranks and send to each one except yourself.",
     "```python\n"
@@ -134,7 +134,7 @@ GLOBAL_MEAN_HINTS = [
     "two numbers does every rank need to work out the true mean?",
     "They are the sum of all values and the number of values. Both are sums over the ranks, so "
     "both can travel in one tensor of two numbers.",
-    "Make `torch.stack([values.sum(), torch.tensor(len(values), dtype=torch.float64)])`, "
+    "Build `torch.stack([values.sum(), torch.tensor(len(values), dtype=torch.float64)])`, "
     "all-reduce it with `group=group`, then divide its first number by its second.",
 ]
 

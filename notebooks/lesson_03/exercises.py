@@ -159,7 +159,7 @@ def check_mended_ring(mended_ring: Callable) -> str:
 # ---- the crossover ----------------------------------------------------------------------------
 
 CROSSOVER_HINTS = [
-    "Write down both times from the table of section 8, each as (a number of seconds) + n times "
+    "Write down both times from the table in section 8, each as (a number of seconds) + n times "
     "(a number of seconds per byte). These are two straight lines in n. Where do they meet?",
     "The ring takes 2 (p - 1) - lg p more steps, each of which costs alpha. Per byte it saves "
     "(lg p - 2 (p - 1)/p) beta and (lg p - (p - 1)/p) gamma. n* is the extra time of the steps "

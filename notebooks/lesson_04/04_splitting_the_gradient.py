@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 04 Splitting the gradient
 #
-# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can compute the gradients of different parts of a batch separately and add them up. That is no approximation: the result is exactly the same gradient.
+# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So each rank can compute the gradient of its own part of the batch, and the ranks can then add these up. This is not an approximation: the gradient is exactly the same.
 #
 # **You will be able to**
-# - draw a computational graph and go back through it by hand, as autograd does;
+# - draw a computational graph and work backwards through it by hand, as autograd does;
 # - write SGD, momentum and Adam as functions of the gradient, and say why that matters for ranks;
-# - cut a batch into shards of any size and combine their gradients with the right weights;
-# - say what breaks the identity (batch norm, dropout, uneven shards), measure by how much, and repair it.
+# - split a batch into shards of any size and combine their gradients with the right weights;
+# - say what breaks the identity (batch norm, dropout, uneven shards), measure the size of the error, and repair it.
 #
-# **You need first** `all_reduce` (lesson 02), the chain rule from school, and some PyTorch: a model, a loss, `backward()`.
+# **You need first** `all_reduce` (lesson 02), the chain rule from calculus, and some PyTorch: a model, a loss, `backward()`.
 #
-# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it and do its four exercises.
+# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 
 # %%
 import torch
@@ -34,11 +34,11 @@ from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 # %% [markdown]
 # ## 1. Back through a graph, by hand
 #
-# Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model ought to give. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training computes it over and over.
+# Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model should output. The model outputs $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? The answer is the derivative $\partial L / \partial w$, and training computes it over and over again.
 #
-# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply that by the step's *local derivative*, which says how the result changes with its *input*.
+# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply this by the step's *local derivative*, which says how the result changes with the step's *input*.
 #
-# **Predict.** What is $\partial L / \partial w$? Write a number.
+# **Predict.** What is $\partial L / \partial w$? Give a number.
 
 # %%
 prediction = None
@@ -61,7 +61,7 @@ compare(prediction, d_w)
 assert (loss, d_w) == (25.0, 20.0)
 
 # %% [markdown]
-# You can check a derivative without any calculus: move $w$ a little either way, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
+# You can check a derivative without any calculus: change $w$ a little in both directions, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
 
 
 # %%
@@ -75,7 +75,7 @@ print(quotient)
 assert quotient == d_w
 
 # %% [markdown]
-# A program can do the same for any formula. It needs numbers that remember how they were made: from which inputs, and with which local derivatives. That record is the *computational graph*.
+# A program can work backwards through any formula. It needs numbers that remember how they were computed: from which inputs, and with which local derivatives. This record is the *computational graph*.
 
 
 # %%
@@ -107,9 +107,9 @@ class Node:
 
 
 # %% [markdown]
-# Each operation makes a new node. `called` gives it a name for the pictures.
+# Each operation creates a new node. `called` gives the node a name for the pictures.
 #
-# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards. Every node multiplies its gradient by the local derivative and hands the product to each of its inputs, where it is *added* to what is already there. That is all that autograd does; PyTorch does the same with tensors in place of numbers.
+# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards. For each of its inputs, a node multiplies its gradient by the local derivative and passes the product to that input, where it is *added* to what is already there. This is all that autograd does; PyTorch does the same with tensors instead of numbers.
 
 
 # %%
@@ -152,9 +152,9 @@ assert W.gradient == weight.grad.item() == d_w
 # %% [markdown]
 # ## 2. Two samples, one weight
 #
-# Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
+# Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of the two together is the sum, $L = L_1 + L_2$.
 #
-# **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Write a number.
+# **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Give a number.
 
 # %%
 prediction = None
@@ -181,9 +181,9 @@ on_rank = {f"{letter}{index}": rank for rank, index in enumerate("₁₂") for l
 computational_graph(both, ranks=on_rank, title="Two samples, one weight")
 
 # %% [markdown]
-# Two edges leave $w$, one for each sample. Backward adds up what comes back along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
+# Two edges leave $w$, one for each sample. Backward adds up what returns along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, which makes 16.
 #
-# Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which each rank can have a copy, and in the last sum. Nothing in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1. Let each go forward and backward alone. Then add up the two numbers that come out at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
+# Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which each rank can have a copy, and in the last sum. Nothing in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1. Let each do its own forward and backward pass. Then add up the two numbers that arrive at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
 
 # %%
 halves = []
@@ -197,11 +197,11 @@ assert sum(halves) == shared.gradient
 # %% [markdown]
 # ### Exercise 1: backward by hand
 #
-# Here is a loss with a *ReLU*, which gives $\max(u, 0)$, and with a penalty on large weights:
+# Here is a loss with a *ReLU*, which computes $\max(u, 0)$, and a penalty on large weights:
 #
 # $$u = w x + b, \qquad h = \max(u, 0), \qquad e = h - y, \qquad L = e^2 + w^2.$$
 #
-# Write `gradients(w, b, x, y)`. It returns three numbers, $L$, $\partial L / \partial w$ and $\partial L / \partial b$, worked out step by step without autograd. Draw the graph on paper first. How many edges leave $w$? (At $u = 0$ a ReLU has no derivative, so the check leaves that point out.)
+# Write `gradients(w, b, x, y)`. It returns three numbers, $L$, $\partial L / \partial w$ and $\partial L / \partial b$, computed step by step without autograd. Draw the graph on paper first. How many edges leave $w$? (A ReLU has no derivative at $u = 0$, so the check leaves that point out.)
 
 
 # %% tags=["exercise"] exercise="04.gradients"
@@ -227,8 +227,8 @@ check("04.gradients")
 # A network has many weights. Together they form the vector $\theta$, and their derivatives form the *gradient* $g$, a vector of the same length. An *optimizer* turns $g$ into a step. Here are three well-known ones, with the learning rate $\lambda$:
 #
 # - **SGD** (stochastic gradient descent) [1]: $\theta \leftarrow \theta - \lambda g$.
-# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ adds up the gradients of the past. Each counts $\mu$ times as much as the one after it. Then $\theta \leftarrow \theta - \lambda v$.
-# - **Adam** [3] keeps running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$. Both start at zero, and a correction for that gives $\hat m$ and $\hat s$. Then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$, where the small number $\varepsilon$ avoids a division by zero.
+# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ adds up past gradients, each of which counts $\mu$ times as much as the next one. Then $\theta \leftarrow \theta - \lambda v$.
+# - **Adam** [3] maintains running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$. Both begin at zero; correcting for that gives $\hat m$ and $\hat s$. The update is $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$, in which the small number $\varepsilon$ prevents a division by zero.
 
 
 # %%
@@ -250,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Do they compute what PyTorch's versions do? Each takes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and round once where we round twice.
+# Do they compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where we round twice.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -278,7 +278,7 @@ for ours, theirs in pairs:
     assert difference < 1e-13
 
 # %% [markdown]
-# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, and the optimizer's own state. The data, the model and the origin of the gradient do not. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer they use. The ranks only ever have to agree on the gradient. Lesson 05 builds on this sentence.
+# Now read the three functions once more, as someone who wants to spread training over several ranks. What goes in? Only the old weights, the gradient and the optimizer's own state. The data and the model do not go in, and it does not matter where the gradient came from. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer they use. The ranks only ever have to agree on the gradient. Lesson 05 builds on this fact.
 #
 # ## 4. The same for a network and many samples
 #
@@ -286,17 +286,17 @@ for ours, theirs in pairs:
 #
 # $$\theta_{\text{new}} = \theta_{\text{old}} - \lambda\, \nabla_\theta \sum_{(x, y) \in D} \ell(\theta_{\text{old}}; x, y).$$
 #
-# Cut the batch into $R$ *shards*, $D = D_0 \cup D_1 \cup \dots \cup D_{R-1}$, so that every sample is in exactly one of them. Then
+# Split the batch into $R$ *shards*, $D = D_0 \cup D_1 \cup \dots \cup D_{R-1}$, so that every sample is in exactly one of them. Then
 #
 # $$\nabla_\theta \sum_{D} \ell = \nabla_\theta \Big( \sum_{D_0} \ell + \dots + \sum_{D_{R-1}} \ell \Big) = \underbrace{\nabla_\theta \sum_{D_0} \ell}_{g_0} + \dots + \underbrace{\nabla_\theta \sum_{D_{R-1}} \ell}_{g_{R-1}}.$$
 #
-# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds up the $g_r$.
+# The second step uses the rule for the derivative of a sum, and that is the whole theory. Rank $r$ computes $g_r$ from its own shard, and an all-reduce adds up the $g_r$.
 
 # %%
 split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
-# Does it hold to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` is the largest difference between two vectors, relative to the largest entry.
+# Does this hold down to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` is the largest difference between two vectors, relative to the largest entry.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -328,9 +328,9 @@ training, test = data.load("digits")
 training = data.DataSet(training.images.double(), training.labels)
 
 # %% [markdown]
-# First we try it in this notebook alone. For $R$ from 1 to 8, we cut the 1,437 samples twice: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
+# First we try it in this notebook alone. For $R$ from 1 to 8, we split the 1,437 samples in two ways: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
 #
-# **Predict.** By how much will the sum of eight gradients differ from the gradient of all samples at once, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Write a letter, such as `"A"`.
+# **Predict.** By how much will the sum of eight gradients differ from the gradient of all samples at once, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Give a letter, such as `"A"`.
 
 # %%
 prediction = None
@@ -355,11 +355,11 @@ compare(prediction, "C" if largest < 1e-11 else "B" if largest < 1e-5 else "A")
 assert largest < 1e-12
 
 # %% [markdown]
-# They are equal except for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02).
+# They are equal except for float64 rounding, whatever the shard sizes. Why not exactly equal? Every sum is rounded, so the order of the additions affects the last digits (lesson 02).
 #
-# The bound of $10^{-12}$ has reasons too. 1,437 additions, each with an error of at most $1.1 \cdot 10^{-16}$, come to $1.6 \cdot 10^{-13}$ if all errors have the same sign, *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are also sums inside the network. $10^{-12}$ leaves a factor of six for both.
+# There are also reasons for the bound of $10^{-12}$. Each of 1,437 additions has an error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are also sums inside the network. The bound of $10^{-12}$ leaves a factor of six for both.
 #
-# Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank computes on its own shard only. One `all_reduce` adds up the gradients.
+# Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank uses only its own shard. One `all_reduce` adds up the gradients.
 
 # %%
 # %%px
@@ -379,7 +379,7 @@ assert equal
 assert distance(own, everything) > 0.1, "no shard alone gives the gradient of everything"
 
 # %% [markdown]
-# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits. Nothing compares the replicas during training, so a difference stays, and may grow with every step. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises on *every* rank if they differ.
+# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits. Nothing compares the replicas during training, so a difference persists, and may grow with every step. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises an error on *every* rank if they differ.
 
 # %%
 # %%px
@@ -390,13 +390,13 @@ assert_replicas_equal({"gradient": total})
 # %% [markdown]
 # ## 5. Sum or mean?
 #
-# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the length of the gradient, and so of the step, hardly depends on the size of the batch. But combining shards now needs care. Let $n_r$ be the number of samples in $D_r$, and $N$ the number in all. Let $\bar g_r = g_r / n_r$ be what rank $r$ gets from its mean loss. Then
+# In practice, a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. The length of the gradient, and hence of the step, then hardly depends on the batch size. But combining shards now needs care. Let $n_r$ be the number of samples in $D_r$, and $N$ the total number. Let $\bar g_r = g_r / n_r$ be the gradient of rank $r$'s mean loss. Then
 #
 # $$\bar g = \frac{1}{N} \sum_{r} g_r = \sum_{r} \frac{n_r}{N}\, \bar g_r.$$
 #
 # **Each rank's mean must be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. Otherwise it is not.
 #
-# **Predict.** The shards have 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times too much does a sample of rank 0 count? Write a number.
+# **Predict.** The shards have 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. By what factor does each sample of rank 0 then count too much? Give a number.
 
 # %%
 prediction = None
@@ -407,7 +407,7 @@ weights = [1 / len(sizes) / size for size in sizes]  # of one sample, on each ra
 compare(prediction, weights[0] * N, within=0.05, source="By the formula")
 
 # %% [markdown]
-# It counts two and a half times too much: a quarter of the total weight goes to a tenth of the samples. Here are four recipes that people use. Which of them give the gradient of the mean loss?
+# The factor is about two and a half: a quarter of the total weight goes to a tenth of the samples. Here are four recipes that people use. Which of them give the gradient of the mean loss?
 
 # %%
 # %%px
@@ -437,15 +437,15 @@ assert 3 < lengths["sum of means"] < 5
 assert 0.001 < errors["mean of means"] < 0.5
 
 # %% [markdown]
-# *Length* is the norm of the vector, as a multiple of the right one.
+# *Length* is the norm of the vector, as a multiple of the correct norm.
 #
 # - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you know it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
-# - The **sum of means** is what an `all_reduce` leaves if you forget to divide. It is about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low rate it even learns faster for a while.
-# - The **mean of means** has the right length and is still wrong, by several per cent here. This is the worst of the four: it trains, but towards a slightly different goal.
+# - The **sum of means** is what you get from an `all_reduce` if you forget to divide. It is about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low learning rate, the network even learns faster for a while.
+# - The **mean of means** has the right length but is still wrong, by several per cent here. This is the worst of the four: the network trains, but towards a slightly different goal.
 #
 # How much the length of the gradient matters depends on the optimizer.
 #
-# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as far do the weights get in the first ten steps with SGD, and how many times with Adam? Write a list of two numbers.
+# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as far do the weights move in the first ten steps with SGD, and how many times with Adam? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -470,11 +470,11 @@ compare(prediction, ratios, within=0.01)
 assert ratios == [4.0, 1.0]
 
 # %% [markdown]
-# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when you change to SGD, clip gradients, or add weight decay to the loss.
+# Adam divides by the usual size of the gradients, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when you change to SGD, clip gradients, or add weight decay to the loss.
 #
 # ### Exercise 2: the mean over uneven shards
 #
-# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is the number of samples in that shard. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** all-reduce, and no rank knows the other ranks' numbers of samples beforehand.
+# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is a float64 vector, the gradient of the *mean* loss over that rank's shard, and `samples` says how many samples the shard has. On every rank, return the gradient of the mean loss over all samples in the group. You may use **one** all-reduce, and no rank knows in advance how many samples the others have.
 
 
 # %% tags=["exercise"] exercise="04.mean_gradient"
@@ -496,9 +496,9 @@ check("04.mean_gradient")
 #
 # ### Exercise 3: one rank, one piece after the other
 #
-# The identity does not depend on *where* the shards are processed. One process can take them in turn, and so train with batches that do not fit in its memory. This is *gradient accumulation*.
+# The identity does not depend on *where* the shards are processed. One process can take them in turn, which lets it train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
-# Write `accumulate_gradient(model, loss_function, images, labels, most)`. Afterwards `parameter.grad` of each parameter holds the gradient of the mean loss over the whole batch, and the model was never given more than `most` samples at once. `loss_function(outputs, labels)` gives the mean over the samples it is given. When your function is called, `parameter.grad` may still hold gradients of an earlier step.
+# Write `accumulate_gradient(model, loss_function, images, labels, most)`. When it returns, the `grad` of each parameter must hold the gradient of the mean loss over the whole batch. Never give the model more than `most` samples at once. `loss_function(outputs, labels)` returns the mean over the samples that you pass. When your function is called, `parameter.grad` may still hold gradients from an earlier step.
 
 
 # %% tags=["exercise"] exercise="04.accumulate_gradient"
@@ -520,9 +520,9 @@ check("04.accumulate_gradient")
 #
 # ### Exercise 4: clipping
 #
-# *Clipping* by the norm keeps a step from becoming too long. If the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does this in one process. Clipping is not a sum over samples, so it cannot be split as freely as the gradient.
+# *Clipping* by the norm keeps a step from becoming too long. If the gradient's norm $\lVert g \rVert$ is above a limit $c$, then $g \, c / \lVert g \rVert$ replaces $g$ [4]. In one process, `torch.nn.utils.clip_grad_norm_` does this. Clipping is not a sum over samples, so it cannot be split as freely as the gradient.
 #
-# Write `clipped_mean(gradient, largest, group)`, where `gradient` is the gradient of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. Again, use only one all-reduce.
+# Write `clipped_mean(gradient, largest, group)`. Here `gradient` is the gradient of this rank's mean loss, and all shards have the same size. On every rank, return the gradient that one process with the whole batch would have after clipping to the norm `largest`. Again, use only one all-reduce.
 
 
 # %% tags=["exercise"] exercise="04.clipped_mean"
@@ -546,13 +546,13 @@ check("04.clipped_mean")
 #
 # ## 6. What breaks the identity
 #
-# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched only at their ends. Where an operation in the middle looks at *several* samples, edges run from one half to the other, and cutting them changes the result. Batch norm is the best-known example.
+# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched only at their ends. If an operation in the middle looks at *several* samples, edges run from one half to the other, and cutting them changes the result. Batch norm is the best-known example.
 #
 # ### Batch norm
 #
-# Batch normalisation [5] replaces each activation $a$ by $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each rank normalises over its own shard, with a different mean and a different variance. So it computes a different function.
+# Batch normalisation [5] replaces each activation $a$ with $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each rank normalises over its own shard, with a different mean and a different variance. So it computes a different function.
 #
-# **Predict.** A batch has 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
+# **Predict.** A batch has 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Give a letter.
 
 # %%
 prediction = None
@@ -586,9 +586,9 @@ print(f"relative error {batch_norm_error:.2f}")
 assert batch_norm_error > 0.05
 
 # %% [markdown]
-# That is not a rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances scatter, and the larger the error.
+# This is not a rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances vary, and the larger the error.
 #
-# To repair it, let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. Let $t = a_0 + \dots + a_{R-1}$ be the all-reduced sum. Each rank's loss depends on $t$. By the rule "add up what comes back along all edges", the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
+# To repair this, let the ranks agree on the mean and the variance *in the middle of the forward pass*. Both follow from three sums over the samples, which an all-reduce can compute: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. Let $t = a_0 + \dots + a_{R-1}$ be the all-reduced sum. Each rank's loss depends on $t$. By the rule "add up what returns along all edges", the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
 
 
 # %%
@@ -616,7 +616,7 @@ def batch_norm_over_ranks(a, epsilon=1e-5):
 
 
 # %% [markdown]
-# Is it batch norm over the whole batch? This time the shards are uneven, with 4, 8, 12 and 16 rows. Forward *and* backward must agree with `F.batch_norm` on all 40 rows, to $10^{-12}$.
+# Is this the batch norm over the whole batch? This time the shards are uneven, with 4, 8, 12 and 16 rows. Forward *and* backward must agree with `F.batch_norm` on all 40 rows, to within $10^{-12}$.
 
 # %%
 # %%px
@@ -637,7 +637,7 @@ assert distance(part.grad, whole.grad[own_rows]) < 1e-12
 print(f"{len(part)} rows: forward and backward as with all 40 in one process")
 
 # %% [markdown]
-# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm of a model by it. (It combines means and squared *deviations* instead of plain squares, because our line for `variance` subtracts two large numbers, which loses digits in float32.)
+# PyTorch provides this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` does the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm in a model with it. (It combines means and squared *deviations* instead of plain squares, because our line for `variance` subtracts two large numbers, which loses digits in float32.)
 
 # %%
 # %%px
@@ -651,13 +651,13 @@ print("repaired to rounding error:", repaired_error < 1e-12)
 assert repaired_error < 1e-12
 
 # %% [markdown]
-# The repair is not free: each batch norm needs two all-reduces in every step, one forward and one backward, and every rank has to wait for them. So when every rank has 32 samples or more, people often leave batch norm local, *knowing* that the function differs a little. Goyal and others normalise over the 32 samples of each worker [6]. Other kinds of norm (layer, group, instance) look at one sample at a time and need no repair.
+# The repair is not free: each batch norm needs two all-reduces in every step, one forward and one backward, and every rank has to wait for them. So when every rank has 32 samples or more, people often leave batch norm local, *knowing* that the function is slightly different. Goyal and others normalise over the 32 samples of each worker [6]. Other kinds of norm (layer, group, instance) look at one sample at a time and need no repair.
 #
 # ### Dropout
 #
-# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. The ranks reproduce one process only if every sample gets the same mask as in that process.
+# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*: one mask for each sample. The gradient depends on the masks. The ranks reproduce the result of one process only if every sample gets the same mask as in that process.
 #
-# There are two obvious ways to seed the ranks, and neither reproduces one process. If all ranks have the same seed, every rank draws the *same* masks, so the first samples of all shards share a mask. If each rank has its own seed, the masks are independent, as they should be, but they are not those of one process.
+# There are two obvious ways to seed the ranks, and neither reproduces one process. If all ranks have the same seed, every rank draws the *same* masks, so the first samples of all shards share a mask. If each rank has its own seed, the masks are independent, as they should be, but they are not the masks of one process.
 
 # %%
 # %%px
@@ -679,7 +679,7 @@ def draw_mask(samples, seed):
 
 
 # %% [markdown]
-# A third way draws the masks of the *whole* batch on every rank, and keeps only the rank's own rows.
+# A third way is to draw the masks for the *whole* batch on every rank, and keep only the rank's own rows.
 
 # %%
 # %%px
@@ -702,19 +702,19 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
     print(f"{name:21} relative error {cluster.view['dropout_errors'][0][name]:.1e}")
 
 # %% [markdown]
-# So dropout itself does not break the identity; *masks* that differ do. Training does not need the masks of one process, because independent masks are as good as any others. So seed by rank. When you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
+# So dropout itself does not break the identity; different *masks* do. Training does not need the masks of one process, because independent masks are as good as any others. So use a different seed on each rank. When you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
 #
 # ### Uneven shards
 #
-# You measured this one in section 5. It comes back when the number of samples is not a multiple of the number of ranks, as at the end of an epoch. It also comes back when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length. If ranks have equal numbers of sentences but unequal numbers of words, the mean of the ranks' means is wrong although the shards look even.
+# You measured this effect in section 5. It appears whenever the number of samples is not a multiple of the number of ranks, as at the end of an epoch. It also appears when the mean is taken over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length. If ranks have equal numbers of sentences but unequal numbers of words, the mean of the ranks' means is wrong, although the shards look even.
 #
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
-# | batch norm | accuracy differs from one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with one process's, in float64: the error is far above rounding | `SyncBatchNorm`; a norm over one sample; or accept it, with large shards |
-# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, masks by sample |
-# | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | ask each rank for its count of whatever the mean runs over | all-reduce sums and counts, divide once |
+# | batch norm | accuracy differs from that of one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with that of one process, in float64: the error is far above rounding | use `SyncBatchNorm` or a norm over one sample; or accept the error, with large shards |
+# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, one mask per sample |
+# | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | print, on each rank, the number of items in its mean | all-reduce sums and counts, divide once |
 # | clipping before the sum | steps are too short when ranks disagree | compare the norms before and after the all-reduce | average, then clip |
-# | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with gradient |
+# | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with their gradients |
 #
 # ## Recap
 #
@@ -724,11 +724,11 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | sum of losses | $g = \nabla \sum_D \ell$ | $g = \sum_r g_r$: all-reduce |
 # | mean of losses | $\bar g = g / N$ | $\bar g = \sum_r (n_r / N)\, \bar g_r$; the plain mean if all $n_r$ are equal |
 # | step | $\theta - \lambda g$, momentum, Adam: functions of weights, gradient, state | the same on every rank, so the same result |
-# | exactness | – | rounding only: below $10^{-12}$ in float64 |
+# | exactness | – | only rounding errors: below $10^{-12}$ in float64 |
 #
-# - Backward adds up what comes back along all edges. That is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
+# - Backward adds up what returns along all the edges. This is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
 # - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
-# - Weight by samples. A mean of means is right only for equal shards.
+# - Weight each rank's mean by its number of samples. A mean of means is right only for equal shards.
 # - An operation that looks across samples breaks the identity, unless the ranks communicate in the middle of it.
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
@@ -742,5 +742,5 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # 5. S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", *Proceedings of the 32nd International Conference on Machine Learning*, PMLR 37, 448–456, 2015.
 # 6. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 is about batch normalisation, section 3 about "subtleties and pitfalls of distributed SGD", among them the factor between a sum and a mean.
 # 7. N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever and R. Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", *Journal of Machine Learning Research* 15, 1929–1958, 2014.
-# 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008. Where reverse mode comes from, and what it costs.
+# 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008. On the origins and the cost of reverse mode.
 # 9. A. G. Baydin, B. A. Pearlmutter, A. A. Radul and J. M. Siskind, "Automatic Differentiation in Machine Learning: a Survey", *Journal of Machine Learning Research* 18(153), 1–43, 2018.

@@ -45,7 +45,7 @@ ACCUMULATE_HINTS = [
     "`backward()` *adds* to `parameter.grad`; it does not replace it. So the pieces add up by "
     "themselves if you give each one its weight before `backward()`. What is the weight of a "
     "piece of 2 samples in a batch of 10?",
-    "Clear the gradients once, at the start. Cut with `images.split(most)` and "
+    "Clear the gradients once, at the start. Split with `images.split(most)` and "
     "`labels.split(most)`: the last piece may be smaller. The mean over a piece, times "
     "`len(piece) / len(images)`, is its part of the mean over the batch.",
     "```python\n"
@@ -109,8 +109,8 @@ def check_mean_gradient(mean_gradient: Callable) -> str:
 
 CLIP_HINTS = [
     "What would one process do with the whole batch? It has one gradient, takes its norm, and "
-    "shortens it if the norm is more than `largest`. A rank's own gradient has another norm.",
-    "So average first, then clip: after the all-reduce every rank holds the same gradient, and "
+    "shortens it if the norm is more than `largest`. A rank's own gradient has a different norm.",
+    "So average first, then clip: after the all-reduce, every rank holds the same gradient, and "
     "can work out its norm without asking the others.",
     "```python\n"
     "mean = gradient.clone()\n"

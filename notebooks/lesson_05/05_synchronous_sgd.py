@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 05 Synchronous SGD by hand
 #
-# **The one idea.** Give every rank the same initial weights and its own part of the data; after each backward pass average the gradients; then let every rank take its step. R ranks then train the very network that one process would have trained with a batch R times as large.
+# **The one idea.** Start every rank with the same weights, and give each its own part of the data; after every backward pass, average the gradients; then let each rank take its step. In this way, R ranks train exactly the network that a single process would have trained with a batch R times as large.
 #
 # **You will be able to**
-# - write the whole training loop for R ranks, in under 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
-# - prove that it equals one process with the large batch, and say which tolerance is fair;
-# - choose a learning rate for the larger batch, and say what is known about it and what is folklore;
-# - find the five classic bugs of data-parallel training with two invariants, where the loss curve shows nothing.
+# - write the whole training loop for R ranks, in fewer than 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
+# - prove that it is equivalent to one process with the large batch, and say which tolerance is fair;
+# - choose a learning rate for the larger batch, and distinguish what is known about it from folklore;
+# - use two invariants to find the five classic bugs of data-parallel training, which the loss curve does not show.
 #
 # **You need first** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it and do its four exercises.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -36,7 +36,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. A network, and a share of the data for every rank
 #
-# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. MNIST is the data set that was put together for the same paper. If it is on your machine (in the folder that `COURSE_DATA` names), the lesson uses it. Otherwise the lesson uses the digits that come with the course, enlarged to the same size. Everything below is the same for both.
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. The MNIST data set was compiled for the same paper. If it is on your machine (in the folder given by `COURSE_DATA`), the lesson uses it. Otherwise the lesson uses the digits that come with the course, enlarged to the same size. Everything below is the same for both.
 
 # %%
 # %%px
@@ -54,7 +54,7 @@ assert training.images.shape == (1280, 1, 28, 28)
 print(f"{name}: {len(training)} images to train on, {len(test)} to test with")
 
 # %% [markdown]
-# `new_lenet` makes the initial weights about 2.4 times as large as PyTorch does, following He and others [3]. With PyTorch's own initial weights the signal fades from layer to layer, and the loss hardly moves in the first 60 steps (*measured* while the lesson was written).
+# `new_lenet` makes the initial weights about 2.4 times as large as PyTorch does, following He and others [3]. With PyTorch's own initial weights, the signal fades from layer to layer, and the loss hardly changes in the first 60 steps (*measured* while the lesson was written).
 
 
 # %%
@@ -68,7 +68,7 @@ def new_lenet():
 
 
 # %% [markdown]
-# 1,280 images make 320 for each of four ranks. There is no remainder, so plain means are right (see lesson 04; exercise 3 is about remainders). `shard` gives rank r the r-th part.
+# With 1,280 images, each of the four ranks gets 320. There is no remainder, so plain means are right (see lesson 04; exercise 3 is about remainders). `shard` gives rank r the r-th part.
 
 # %%
 # %%px
@@ -81,7 +81,7 @@ assert len(mine) == len(training) // world_size
 # %% [markdown]
 # ## 2. The same start for every rank
 #
-# Every rank makes its own LeNet, with random weights. To show the problem, we seed the ranks differently here, as would happen if you gave the seeds no thought.
+# Every rank creates its own LeNet, with random weights. To show the problem, we give the ranks different seeds here, as would happen if you gave the seeds no thought.
 
 # %%
 # %%px
@@ -94,7 +94,7 @@ print("first weight:", first_weight)
 assert len(set(comm.allgather(first_weight))) == world_size
 
 # %% [markdown]
-# The ranks must agree, so all of them get rank 0's weights. Lesson 01 showed how: rank 0 *sends* each tensor to each of the other ranks, its siblings, and they *receive* it into their own.
+# The ranks must agree, so all of them get rank 0's weights. Lesson 01 showed how: rank 0 *sends* each tensor to each of the other ranks, its siblings, which *receive* it into their own tensors.
 
 
 # %%
@@ -113,7 +113,7 @@ def send_initial_weights(model):
 
 
 # %% [markdown]
-# **Predict.** LeNet has five layers, each with weights and biases. How many messages does rank 0 send? Write a number.
+# **Predict.** LeNet has five layers, each with weights and biases. How many messages does rank 0 send? Give a number.
 
 # %%
 prediction = None
@@ -128,9 +128,9 @@ print("first weight:", round(next(model.parameters()).flatten()[0].item(), 4))
 compare(prediction, cluster.view["messages"][0])
 
 # %% [markdown]
-# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised on *every* rank if they differed.
+# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised an error on *every* rank if they differed.
 #
-# Rank 0 does all the work here, one sibling after the other. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows the network may let the siblings pass the data on.
+# Here rank 0 does all the work, one sibling after another. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows the network may let the siblings pass the data on.
 
 
 # %%
@@ -147,11 +147,11 @@ sync_initial_weights(model)
 invariants.assert_replicas_equal(model)
 
 # %% [markdown]
-# Buffers are tensors that a model keeps but does not train, such as the running means of batch norm. LeNet has none, but a function that others will use should not forget them.
+# Buffers are tensors that a model keeps but does not train, such as the running means of batch norm. LeNet has none, but a function meant for general use should not forget them.
 #
 # ## 3. The loop
 #
-# Here is the whole of synchronous SGD: with `sync_initial_weights` above and the run below, it takes under 30 lines. Two functions turn a program for one process into a program for any number of ranks. One is called at the start and the other in every step. The two calls are marked `# <-`.
+# Here is all of synchronous SGD: with `sync_initial_weights` above and the run below, it takes fewer than 30 lines. Two functions turn a program for one process into a program for any number of ranks. One is called at the start and the other in every step. The two calls are marked `# <-`.
 
 
 # %%
@@ -180,7 +180,7 @@ def my_batches(epoch, batch_size=16):
 
 
 # %% [markdown]
-# `train` *yields* after every step, so we can look at the model in between. Three passes over the data, in batches of 16 per rank, are 3 · 320 / 16 = 60 steps. `snapshot` keeps a copy of the initial weights.
+# `train` *yields* after every step, so we can look at the model in between. Three passes over the data, in batches of 16 per rank, take 3 · 320 / 16 = 60 steps. `snapshot` keeps a copy of the initial weights.
 
 # %%
 # %%px
@@ -193,7 +193,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 losses = list(train(model, optimizer, my_batches, epochs=3))
 
 # %% [markdown]
-# **Predict.** After training, which of these are the same on all four ranks, and which are not: the weights, the momentum that the optimizer keeps, the last gradient, the last loss? Write the list of those that *differ*, e.g. `["weights", "loss"]`.
+# **Predict.** After training, which of these are the same on all four ranks, and which are not: the weights, the momentum that the optimizer keeps, the last gradient, the last loss? Give a list of those that *differ*, e.g. `["weights", "loss"]`.
 
 # %%
 prediction = None
@@ -218,11 +218,11 @@ compare(prediction, cluster.view["differing"][0])
 assert cluster.view["differing"] == [["loss"]] * 4
 
 # %% [markdown]
-# Only the loss differs, because each rank reports the loss of its own 16 images. (The loss of the batch is the mean over the ranks, which takes one more `all_reduce`.) The rest is the same bit for bit, after 60 steps in which no rank compared or corrected any weights. Why?
+# Only the loss differs, because each rank reports the loss of its own 16 images. (The loss of the batch is the mean over the ranks, which takes one more `all_reduce`.) Everything else is identical, bit for bit, after 60 steps in which no rank compared or corrected any weights. Why?
 #
-# Lesson 04 showed that an optimizer is a function of the weights, of the gradient and of its own state. Suppose that the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function gets the same numbers, so weights *and* state agree after the step. They also agree at the start: the weights by broadcast, and the state because it is empty. So, by induction, they agree after every step, momentum included. The argument needs *every* link. If one rank skips one all-reduce, or starts with another momentum, the replicas drift apart for good.
+# Lesson 04 showed that an optimizer is a function of the weights, the gradient and its own state. Suppose that the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function gets the same numbers, so weights *and* state agree after the step. They also agree at the start: the weights because of the broadcast, and the state because it is empty. So, by induction, they agree after every step, momentum included. The argument needs *every* link. If one rank skips one all-reduce, or starts with a different momentum, the replicas drift apart for good.
 #
-# Here are the checks to run after every training run:
+# These are the checks to make after every training run:
 
 # %%
 # %%px
@@ -238,7 +238,7 @@ print(f"loss {first:.2f} -> {last:.2f}, test accuracy {loops.accuracy(model, tes
 # %% [markdown]
 # ## 4. The proof
 #
-# Equal replicas prove that the ranks agree. They could still agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So we let one process do it, and compare the weights after every step. Rank 0 plays the one process. Its batch is the union of what the four ranks take in the same step.
+# Equal replicas prove that the ranks agree. They could still agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So we let one process do it, and compare the weights after every step. Rank 0 acts as the one process. Its batch is the union of the batches of the four ranks in the same step.
 
 
 # %%
@@ -259,9 +259,9 @@ def in_dtype(batches, dtype):
 
 
 # %% [markdown]
-# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples, the ranks over 16 each and then over four results. In float32 a rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number, in float64 up to $2^{-53} \approx 1.1 \cdot 10^{-16}$. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the distance must be smaller in float64 by about the ratio of the two, half a billion. That is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
+# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. A rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number in float32, and up to $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the distance must be smaller in float64 by about the ratio of the two, half a billion. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
 #
-# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Write a letter.
+# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Give a letter.
 
 # %%
 prediction = None
@@ -313,7 +313,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Both distances rise alike, eight or nine orders of magnitude apart, so the only cause is rounding. `assert_matches_serial` checks this with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add up in other orders. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
+# Both distances rise in the same way, eight or nine orders of magnitude apart, so rounding is the only cause. `assert_matches_serial` checks this with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add in a different order. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
 
 # %%
 # %%px
@@ -325,9 +325,9 @@ print("four ranks = one process with the four-fold batch, over 60 steps")
 # %% [markdown]
 # ### Exercise 1: one message in place of ten
 #
-# Our `average_gradients` calls `all_reduce` once per parameter, ten times in every step. Each call costs a latency (lesson 01), however small the tensor, and LeNet's smallest has 6 numbers.
+# Our `average_gradients` calls `all_reduce` once per parameter, which is ten times in every step. Each call costs at least one latency (lesson 01), however small the tensor, and LeNet's smallest has 6 numbers.
 #
-# Write `sync_gradients(model, group)`. It replaces each gradient by the mean over the ranks of `group`, with **one** all-reduce. It leaves parameters without a gradient alone (`parameter.grad is None`). Those are frozen parameters, here the same on all ranks.
+# Write `sync_gradients(model, group)`. It replaces each gradient with the mean over the ranks of `group`, using **one** all-reduce. It skips parameters without a gradient (`parameter.grad is None`). These are frozen parameters, which here are the same on all ranks.
 
 
 # %% tags=["exercise"] exercise="05.sync_gradients"
@@ -349,11 +349,11 @@ def sync_gradients(model, group):
 check("05.sync_gradients")
 
 # %% [markdown]
-# Stuck? `hint("05.sync_gradients")`, `solution("05.sync_gradients")`. The course's library has `course_lib.parallel.gradient_sync.sync_gradients`, which does this and a little more. Section 6 uses it.
+# Stuck? `hint("05.sync_gradients")`, `solution("05.sync_gradients")`. There is also `course_lib.parallel.gradient_sync.sync_gradients` in the course's library, which does this and a bit more; section 6 uses it.
 #
 # ### Exercise 2: find what is wrong
 #
-# This is a colleague's training step. The loss falls on every rank, but the result is wrong. There are **two** mistakes in it.
+# This is a colleague's training step. The loss falls on every rank, but the result is wrong. The step has **two** mistakes.
 #
 # ```python
 # def train_step(model, optimizer, images, labels, group):
@@ -369,7 +369,7 @@ check("05.sync_gradients")
 #     return loss.item()
 # ```
 #
-# Rewrite `train_step`. It must train as one process with the whole batch would, and return the loss of the whole batch *before* the step, as a number. (All ranks have equally many samples.)
+# Rewrite `train_step`. It must train as one process with the whole batch would, and return the loss of the whole batch *before* the step, as a number. (All ranks have the same number of samples.)
 
 
 # %% tags=["exercise"] exercise="05.train_step"
@@ -401,14 +401,14 @@ check("05.train_step")
 #
 # ### Exercise 3: remainders
 #
-# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. In the second step ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call. The program hangs at the end of the first epoch.
+# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. In the second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call. The program hangs at the end of the first epoch.
 #
-# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns this rank's batches, a list of lists of sample numbers from 0 to `samples - 1`. They must satisfy three rules:
+# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns this rank's batches as a list of lists of sample numbers, from 0 to `samples - 1`. The batches must satisfy three rules:
 # - every sample is in exactly one batch of one rank;
-# - all ranks have the **same number of batches**, no more than necessary, none of them empty and none larger than `batch_size`;
+# - all ranks have the **same number of batches**, no more than necessary; no batch is empty or larger than `batch_size`;
 # - in each step, the sizes of any two ranks' batches differ by at most one.
 #
-# You may assume that there are enough samples to leave no batch empty. (The gradients then need the weights of lesson 04.)
+# You may assume that there are enough samples for no batch to be empty. (The gradients must then be weighted as in lesson 04.)
 
 
 # %% tags=["exercise"] exercise="05.batches_of_rank"
@@ -431,9 +431,9 @@ check("05.batches_of_rank")
 #
 # ### Exercise 4: back from a checkpoint
 #
-# A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` the saved momentum. The other ranks have just made theirs, with random weights and an optimizer that has not yet made a step. Most people would now call `sync_initial_weights(model)`. Think of the induction in section 3: is every link there?
+# A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` the saved momentum. The other ranks have just created a model with random weights and an optimizer that has not yet taken a step. Most people would now call `sync_initial_weights(model)`. Think of the induction in section 3: is every link there?
 #
-# Write `sync_from_root(model, optimizer, group)`. Afterwards all ranks can go on as rank 0 would have gone on alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` replaces the items of the list `objects`, which may be any Python objects, by those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
+# Write `sync_from_root(model, optimizer, group)`. Once it has run, all ranks can carry on as rank 0 would have done alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` replaces the items of the list `objects`, which may be any Python objects, with those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
 
 
 # %% tags=["exercise"] exercise="05.sync_from_root"
@@ -456,13 +456,13 @@ check("05.sync_from_root")
 #
 # ## 5. A larger batch needs another learning rate
 #
-# Let $B$ be the batch size of one rank. With $R$ ranks the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer. Each step is more precise, because more samples go into it. But if it is no *longer*, the weights get only $1/R$ of the way in an epoch. There are three rules of thumb for the learning rate $\lambda$:
+# Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. Each step is more precise, because more samples go into it. But if it is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
 #
-# - **none**: keep $\lambda$. The mean gradient is about as long as before, and so are the steps, but there are $R$ times fewer.
-# - **linear**: take $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, they add up to one step $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training the gradient changes fast, and the assumption is poor.
-# - **square root**: take $\sqrt R\, \lambda$ [5]. The mean over $R$ times as many samples has a standard deviation $\sqrt R$ times smaller, so this keeps the *noise* of a step as it was.
+# - **none**: leave $\lambda$ as it is. The mean gradient, and hence each step, is about as long as before, but there are $R$ times fewer steps.
+# - **linear**: use $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, they add up to one step that is $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training, the gradient changes fast, and the assumption is poor.
+# - **square root**: use $\sqrt R\, \lambda$ [5]. A mean over $R$ times as many samples has a standard deviation that is $\sqrt R$ times smaller, so the *noise* of a step stays the same.
 #
-# The linear rule is at its worst at the start, so training often **warms up**. A *constant* warm-up keeps the small rate for a while and then takes the large one. A *gradual* warm-up goes from small to large in equal increments. Here are the rates for 16 ranks by each rule, and then a gradual warm-up of four steps:
+# The linear rule is at its worst at the start, so training often **warms up**. A *constant* warm-up uses the small rate for a while and then switches to the large one. A *gradual* warm-up goes from small to large in equal increments. Here are the rates for 16 ranks under each rule, and then a gradual warm-up of four steps:
 
 # %%
 from rank_by_rank.lesson_05.schedules import scaled_rate, warm_up
@@ -471,11 +471,11 @@ print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear"
 print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
 
 # %% [markdown]
-# Only an experiment can show what is best. The best-known one trained ResNet-50 on ImageNet, with a batch of 256 (8 GPUs with 32 images each) and with one of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, and batches of 8 (one worker) and of 128, as 16 workers with 8 each would have.
+# Only an experiment can show which rule is best. The best-known experiment trained ResNet-50 on ImageNet, with a batch size of 256 (8 GPUs with 32 images each) and with one of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, and batch sizes of 8 (one worker) and 128 (16 workers with 8 each).
 #
-# Do we need 16 ranks on this machine? No. You proved in section 4 that R ranks equal one process with a batch R times as large. So one process can find out what 16 ranks would do. Since we have four ranks, each of them does the whole experiment **with a seed of its own**. That is parallel computing at its simplest: it needs no messages at all.
+# Do we need 16 ranks on this machine? No. You proved in section 4 that R ranks equal one process with a batch R times as large. So one process can find out what 16 ranks would do. Since we have four ranks, each of them does the whole experiment **with its own seed**. This is parallel computing at its simplest: it needs no messages at all.
 #
-# The warm-up takes an 18th of the training, as in the paper: there it takes 5 of 90 epochs, and here 3 of 50 steps. Three steps are hardly a warm-up, so expect little of it.
+# The warm-up takes an 18th of the training, as in the paper: there it takes 5 of 90 epochs, and here 3 of 50 steps. Three steps are hardly a warm-up, so do not expect much of it.
 
 
 # %%
@@ -502,9 +502,9 @@ def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
 
 
 # %% [markdown]
-# To train all of them takes longer than any other cell of this lesson, so the cell gets a limit of 180 s instead of 60.
+# Training all of them takes longer than any other cell in this lesson, so the cell gets a limit of 180 s instead of 60.
 #
-# **Predict.** Of these three, which has the smallest test error and which the largest: (A) no scaling, (B) square root, (C) linear with gradual warm-up? Write their letters in order, from the smallest error to the largest, such as `"ABC"`.
+# **Predict.** Of these three, which has the smallest test error and which the largest: (A) no scaling, (B) square root, (C) linear with gradual warm-up? Give their letters in order, from the smallest error to the largest, such as `"ABC"`.
 
 # %%
 prediction = None
@@ -545,9 +545,9 @@ measured_beside_published(
 )
 
 # %% [markdown]
-# On the left is what was *measured here*: a point for each of four seeds, and a line at their mean. On the right is what Goyal and others *published* [4]; there "one worker" is the baseline of 8 GPUs. (The last two published rows come from a different table from the rest, about scaling rules. We could not find out whether those two runs were warmed up. Ours were not.)
+# The left side shows the results *measured here*: a point for each of four seeds, and a line at their mean. The right side shows those that Goyal and others *published* [4]; there, "one worker" is the baseline of 8 GPUs. (The last two published rows come from a separate table, about scaling rules. We could not find out whether those two runs used a warm-up. Ours did not.)
 #
-# We find this much of the published order too, by a wide margin and with either data set:
+# This part of the published order shows in our results too, by a wide margin and with either data set:
 
 # %%
 linear = (mean["linear"] + mean["linear, gradual warm-up"]) / 2
@@ -556,24 +556,24 @@ assert linear < mean["square root"], "the linear rule beats the square root"
 assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 
 # %% [markdown]
-# - **Without scaling** the result is worst by far, because the run stops after a sixteenth of the way.
-# - The **square root** lies between.
+# - **Without scaling**, the result is worst by far, because the weights get only a sixteenth of the way.
+# - The **square root** lies in between.
 # - The **linear rule** comes closest to one worker.
 #
-# Four seeds do *not* show how the linear runs compare with each other. Their differences are smaller than those between two seeds. With ten seeds the order is the published one except for one pair, gradual warm-up and none, which cannot be told apart. The table gives the mean test error in per cent (*measured* while the lesson was written):
+# Four seeds do *not* show how the linear runs compare with each other: they differ by less than two seeds do. With ten seeds, the order is the published one except for one pair, gradual warm-up and none, which cannot be told apart. The table gives the mean test error in per cent (*measured* while the lesson was written):
 #
 # | | one worker | gradual | none | constant | square root | no scaling |
 # |---|---|---|---|---|---|---|
 # | digits | 3.8 | 5.4 | 5.3 | 7.6 | 12.6 | 40.8 |
 # | MNIST | 6.9 | 9.4 | 8.7 | 11.5 | 18.0 | 44.7 |
 #
-# In the *published* runs the three differ by about one percentage point each. Those runs took 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its rates are low, so its problems are not at the start.
+# In the *published* runs, each of the three differs from the next by about one percentage point. Those runs took 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its learning rates are low, so its problems do not come from the start.
 #
-# The rule is not a law either. It fails when the batch gets too large (in [4] beyond 8,192), and it depends on model and data. With Adam the square root is often preferred, and there the rule changes not only the rate but also $\beta_1$, $\beta_2$ and $\varepsilon$ [6]. Use the rule to find the first value to try.
+# The linear rule is not a law. It fails when the batch gets too large (in [4], beyond 8,192), and it depends on the model and the data. With Adam, the square root is often preferred, and that rule changes not only the learning rate but also $\beta_1$, $\beta_2$ and $\varepsilon$ [6]. Use a rule to find the first value to try.
 #
 # ## 6. Break it on purpose
 #
-# Here are five bugs, each from real code, each in one line. None of them crashes. For each we ask the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? 20 steps in float64 are enough, with $10^{-9}$ for "match".
+# Here are five bugs from real code, each in a single line. None of them crashes the program. For each bug, we check the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? Twenty steps in float64 are enough, with a tolerance of $10^{-9}$ for "match".
 
 # %%
 # %%px
@@ -628,12 +628,12 @@ def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=n
 # The bugs:
 #
 # 1. **No initial sync.** Every rank starts with its own weights.
-# 2. **Forgotten sync.** No rank averages anything.
-# 3. **The type test that matches nothing.** The author wanted to be careful. But a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
-# 4. **Weights in place of gradients**, from a "naive data parallel" that averages the weights in a hook after backward. The step that follows uses each rank's own gradient.
-# 5. **Rank-dependent dropout.** Every rank draws masks of its own.
+# 2. **Forgotten sync.** No rank averages its gradients.
+# 3. **The type test that matches nothing.** The author meant to be careful. But a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
+# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows then uses each rank's own gradient.
+# 5. **Rank-dependent dropout.** Every rank draws its own masks.
 #
-# **Predict.** For which of the five are the replicas *equal* after 20 steps? Write a list of numbers.
+# **Predict.** For which of the five are the replicas *equal* after 20 steps? Give a list of numbers.
 
 # %%
 prediction = None
@@ -691,11 +691,11 @@ matching = [bug for bug in sorted(found) if found[bug]["match one process"] == "
 assert matching == ["0. as it should be", "4b. weights, after the step"]
 
 # %% [markdown]
-# **In all of them the loss falls.** The loss curves tell you nothing. The invariants do, but one invariant is not enough: two of the wrong runs have equal replicas.
+# **The loss falls in every one of them.** So the loss curves tell you nothing. The invariants do, but one alone is not enough: in two of the wrong runs, the replicas are equal.
 #
-# Look at the variants of bug 4. In 4b each rank makes its own step, and the weights are averaged *after* it. This is right with SGD. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank's momentum is its own, so a checkpoint of rank 0 does not hold the whole state.) With Adam, which divides by the size of the gradient, it is wrong, although the replicas are equal. Only the comparison with one process shows it.
+# Look at the variants of bug 4. In 4b, each rank takes its own step, and the weights are averaged *after* it. With SGD this is right. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank has its own momentum, so a checkpoint of rank 0 does not contain the whole state.) With Adam, which divides by the size of the gradient, it is wrong, although the replicas are equal. Only the comparison with one process shows this.
 #
-# What does an invariant say when it fails? Here is bug 3, for instance:
+# What do you see when an invariant fails? Here is bug 3, for instance:
 
 # %% tags=["nbval-ignore-output"]
 print(found["3. type test"]["replicas equal"])
@@ -703,12 +703,12 @@ print(found["3. type test"]["replicas equal"])
 # %% [markdown]
 # | bug | symptom | diagnosis | fix |
 # |---|---|---|---|
-# | 1 no initial sync | training is a little worse than it should be; the result depends on which rank you ask | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
-# | 2 forgotten sync | R separate networks, each trained on 1/R of the data | replicas differ after one step | call it between `backward` and `step` |
-# | 3 type test | the same as 2, with a call in place that does nothing | replicas differ; the log shows no collective | ask `parameter.grad is not None` |
-# | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas differ by a little, forever | average gradients, before the step |
+# | 1 no initial sync | training is a little worse than it should be; the result depends on the rank from which you take it | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
+# | 2 forgotten sync | R separate networks, each trained on 1/R of the data | replicas differ after one step | average gradients between `backward` and `step` |
+# | 3 type test | the same as 2, although the sync is called (it does nothing) | replicas differ; the log shows no collective | test `parameter.grad is not None` |
+# | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas always differ a little | average gradients, before the step |
 # | 4c weights, with Adam | none | replicas equal, no match with one process | average gradients |
-# | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | nothing; for a proof switch dropout off |
+# | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | none needed; for a proof, switch dropout off |
 #
 # So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And compare every new piece of training code with a single process, in one short run.
 #
@@ -717,25 +717,25 @@ print(found["3. type test"]["replicas equal"])
 # | | one process | R ranks |
 # |---|---|---|
 # | start | weights from a seed | rank 0's weights, by `broadcast` |
-# | data | a batch of $R B$ | a shard each, batches of $B$, equally many on every rank |
+# | data | a batch of $R B$ | one shard per rank, batches of $B$, the same number on every rank |
 # | gradient | of the batch | `all_reduce`, divided by $R$, between `backward` and `step` |
-# | optimizer | one | one each, always in the same state |
+# | optimizer | one | one per rank, always in the same state |
 # | learning rate | $\lambda$ for $B$ | try $R \lambda$ with a warm-up, then measure |
-# | proof | – | replicas equal to the bit; one process within rounding: float64 half a billion times closer than float32 |
+# | proof | – | replicas equal to the bit; equal to one process within rounding: half a billion times closer in float64 than in float32 |
 #
 # - Replicas stay in step by induction: same weights, same state, same gradient, same function. One broken link breaks all later steps.
 # - A falling loss proves nothing. The two invariants do.
-# - You can try out on one rank what R ranks would do, with a batch R times as large.
+# - With a batch R times as large, you can find out on one rank what R ranks would do.
 #
 # **Next:** lesson 06 asks when all this is faster than one process, and by how much.
 #
 # ## References and further reading
 #
 # 1. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to document recognition", *Proceedings of the IEEE* 86(11), 2278–2324, 1998.
-# 2. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Why synchronous, and what to do about the slowest rank.
+# 2. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. On the reasons for synchronous training, and on what to do about the slowest rank.
 # 3. K. He, X. Zhang, S. Ren and J. Sun, "Delving Deep into Rectifiers: Surpassing Human-Level Performance on ImageNet Classification", *IEEE International Conference on Computer Vision*, 1026–1034, 2015.
 # 4. P. Goyal, P. Dollár, R. Girshick, P. Noordhuis, L. Wesolowski, A. Kyrola, A. Tulloch, Y. Jia and K. He, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017.
 # 5. A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Gives the argument for the square root, and reports that the linear rule worked better.
 # 6. S. Malladi, K. Lyu, A. Panigrahi and S. Arora, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", *Advances in Neural Information Processing Systems* 35, 2022.
-# 7. C. J. Shallue, J. Lee, J. Antognini, J. Sohl-Dickstein, R. Frostig and G. E. Dahl, "Measuring the Effects of Data Parallelism on Neural Network Training", *Journal of Machine Learning Research* 20(112), 1–49, 2019. How far each rule carries, measured with great care.
+# 7. C. J. Shallue, J. Lee, J. Antognini, J. Sohl-Dickstein, R. Frostig and G. E. Dahl, "Measuring the Effects of Data Parallelism on Neural Network Training", *Journal of Machine Learning Research* 20(112), 1–49, 2019. Careful measurements of the range in which each rule holds.
 # 8. S. L. Smith, P.-J. Kindermans, C. Ying and Q. V. Le, "Don't Decay the Learning Rate, Increase the Batch Size", *International Conference on Learning Representations*, 2018.

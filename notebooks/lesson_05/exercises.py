@@ -15,7 +15,7 @@ from course_lib.teaching.judges.trials import second_call
 # ---- gradient sync with one collective --------------------------------------------------------
 
 SYNC_HINTS = [
-    "Send one large message in place of ten small ones: lay all gradients end to end in one long "
+    "Send one large message instead of ten small ones: lay all gradients end to end in one long "
     "vector, all-reduce that, and put the pieces back where they came from.",
     "`torch.cat([gradient.flatten() for gradient in gradients])` makes the vector, and "
     "`flat.split([gradient.numel() for gradient in gradients])` takes it apart. Leave out "
