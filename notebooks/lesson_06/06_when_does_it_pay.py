@@ -768,7 +768,7 @@ figures.timeline(
 #
 # Compare two sums over the 80 steps: the sum of the maxima is more than 40 % larger than the sum for any single rank. If the ranks met less often, their luck would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
-# What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with a normal distribution and a standard deviation of 1 ms, and steps with the exponential delays above.
+# What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with a normal distribution (the bell curve) and a standard deviation of 1 ms, and steps with the exponential delays above.
 
 # %%
 from rank_by_rank.lesson_06.figures import slowest_of_many
@@ -1124,7 +1124,7 @@ too_early, right = cluster.view["too_early"][0], cluster.view["right"][0]
 print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f} ms")
 
 # %% [markdown]
-# **Diagnosis.** An asynchronous call returns as soon as the work has been *requested*. On GPUs every call behaves like this, computation included: without `torch.cuda.synchronize()` you measure only how long the request takes. The opposite mistake is to start the clock without a barrier. Then "$T_\text{sync}$" includes the wait for a late rank, and you blame a fast network for a slow data loader.
+# **Diagnosis.** An asynchronous call returns as soon as the work is requested, not when it is done. On GPUs every call behaves like this, computation included: without `torch.cuda.synchronize()` you measure only how long the request takes. The opposite mistake is to start the clock without a barrier. Then "$T_\text{sync}$" includes the wait for a late rank, and you blame a fast network for a slow data loader.
 #
 # **Fix.** Call a barrier, start the clock, call the all-reduce, *wait for it*, stop the clock; repeat, and take the median.
 #
@@ -1141,7 +1141,7 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | stragglers | a step is as long as the maximum over ranks: $H_R$ for exponential delays |
 # | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |
 # | weak scaling, Gustafson | growing problem; the speed-up keeps growing, and so does the batch |
-# | a published efficiency | per rank, relative to the *authors'* baseline |
+# | a published efficiency | per rank, relative to the authors' baseline |
 # | what breaks first | the batch, then the ring's latency, then failures |
 #
 # **Next:** lesson 07 looks at another way to use several devices, DataParallel, and at the extra work that its master does.

@@ -685,7 +685,7 @@ assert cluster.view["stuck"] == [0, 1, 1, 1]
 # - **Diagnosis.** Ranks 1 to 3 wait in an all-reduce; rank 0 has left the loop. Print `len(loader)` on every rank.
 # - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). If you can't know the number in advance, use `join()`.
 #
-# Inside `with ddp.join():` a rank that has no more batches keeps *responding*: it takes part in the other ranks' all-reduces with zeros until all have finished. At the end it takes over the weights of a rank that trained longest.
+# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it takes part in the other ranks' all-reduces with zeros until all have finished. At the end it takes over the weights of a rank that trained longest.
 
 # %%
 # %%px
