@@ -257,7 +257,7 @@ LATENCY, COMP = 0.0001, 0.010
 # %% [markdown]
 # The experiment uses LeNet's gradient of 246,824 bytes, 10 ms of computing and a latency of 0.1 ms.
 #
-# **Predict.** At what bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; take the ring.)
+# **Predict.** At what bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; use the formula for the ring.)
 
 # %%
 prediction = None
@@ -636,7 +636,7 @@ assert max(published) < 0.4, "all of them possible"
 #
 # Small buckets leave early, but each one pays the latency. Large buckets pay it less often, but leave late, and the last one is exposed. So there must be a best size in between. Take 24 layers of 256 KiB and 3 ms each, a link with a latency of 1.5 ms and a bandwidth of 300 MB/s, and buckets of 1, 2, 4, 8 and 24 layers.
 #
-# `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the bucket before it has arrived.
+# `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the previous bucket has arrived.
 #
 # **Predict.** Which of these sizes is best? Write the number of layers.
 
@@ -1013,7 +1013,7 @@ Markdown(published_runs.gains_table())
 # - the latency of a flat ring: the fraction $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
 # - failures: the fraction $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time remains. There is one failure every $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s and is written every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which has to be repeated, and a restart of $\rho$ = 300 s (lesson 12).
 #
-# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Write a letter.
+# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Answer with a letter.
 
 # %%
 prediction = None
@@ -1138,7 +1138,7 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | flattened instead of per parameter | same bytes, fewer latencies |
 # | buckets with overlap | all but the last are hidden; this saves at most 40 % of a step |
 # | bucket size | too small: latency adds up; too large: the last bucket is late. Measure it |
-# | stragglers | a step is as long as the maximum over ranks: $H_R$ for exponential delays |
+# | stragglers | a step takes as long as its slowest rank: $H_R$ for exponential delays |
 # | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |
 # | weak scaling, Gustafson | growing problem; the speed-up keeps growing, and so does the batch |
 # | a published efficiency | per rank, relative to the authors' baseline |

@@ -104,7 +104,7 @@ print("four replicas, equal to the bit, each in memory of its own")
 #
 # The batch is cut along its first dimension into one shard per device. `torch.chunk` does this, and `torch.nn.DataParallel` cuts in the same way.
 #
-# **Predict.** 250 samples, 4 devices. How many samples does each device get? Write a list of four numbers.
+# **Predict.** There are 250 samples and 4 devices. How many samples does each device get? Write a list of four numbers.
 
 # %%
 prediction = None
@@ -748,6 +748,6 @@ assert running_means == [0, 10, 20, 30]
 # 4. PyTorch documentation, "Autograd mechanics", section "Multithreaded Autograd".
 # 5. D. Beazley, "Understanding the Python GIL", PyCon, Atlanta, 2010.
 # 6. S. Gross, "PEP 703: Making the Global Interpreter Lock Optional in CPython", 2023.
-# 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. Where DistributedDataParallel comes from.
+# 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. The paper that describes DistributedDataParallel.
 # 8. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009. The ring and its traffic.
 # 9. T. Wouters, M. Page and S. Gross, "PEP 779: Criteria for supported status for free-threaded Python", 2025.

@@ -22,7 +22,7 @@
 # - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and keep the remainders that rounding leaves out;
 # - launch the same training with `torchrun` and with `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
-# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
+# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes, in two sittings, to study it and do its five exercises. Sections 1 to 6 stand on their own (about 120 minutes). You can skip section 11 and, in a workshop, the part of section 7 after its first table.
 
@@ -141,7 +141,7 @@ assert cluster.view["difference"] == [0] * 4
 #
 # On four ranks there are several possible sums, for instance $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce is free to choose one of them, and the choice may even depend on the size of the message. A third way to synchronise shows the effect: it gathers all gradients and adds them up one after another, starting with rank 0.
 #
-# **Predict.** Four ranks, 20 steps: what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with this other order of addition? One float32 rounding error is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
+# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with this other order of addition? One float32 rounding error is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
 
 # %%
 prediction = None
@@ -1080,7 +1080,7 @@ def descend(mean_gradient, steps=400):
 
 
 # %% [markdown]
-# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a fraction of its norm). How close do they come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) Both stay a few per cent away, because 8 bits are 8 bits. Write a letter.
+# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a fraction of its norm). How close do they come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) Both stay a few per cent away, because 8 bits are 8 bits. Answer with a letter.
 
 # %%
 prediction = None
@@ -1414,7 +1414,7 @@ check("08.resume")
 #
 # The rank determines which samples a process takes. The *local* rank determines which GPU it uses: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun` you call `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, you pass `init_method="mpi://"`.
 #
-# **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have: (A) `RANK`, (B) `OMPI_COMM_WORLD_RANK`, (C) both or (D) neither? Write a letter.
+# **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have: (A) `RANK`, (B) `OMPI_COMM_WORLD_RANK`, (C) both or (D) neither? Answer with a letter.
 
 # %%
 prediction = None
@@ -1433,7 +1433,7 @@ compare(prediction, answers.get(tuple(found), "C"))
 assert "RANK" not in found, "nobody used torchrun"
 
 # %% [markdown]
-# (Another MPI has another name for it, such as `PMI_RANK` in MPICH. So it is better to ask the library: `dist.get_rank()`.)
+# (Other MPI libraries use other names, such as `PMI_RANK` in MPICH. So it is better to ask PyTorch: `dist.get_rank()`.)
 #
 # The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. The last line that it prints is the result, with a *checksum* of the weights. After the `$` you see what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results to the bit.)
 
@@ -1711,7 +1711,7 @@ for p, (in_all, own) in master.items():
 # | `DistributedSampler` | pads or drops samples; call `set_epoch` |
 # | `no_sync()` | put it around forward *and* backward of all micro-batches except the last |
 # | `join()` | for uneven numbers of batches |
-# | `find_unused_parameters=True` | if a step skips parts of the model; one more all-reduce |
+# | `find_unused_parameters=True` | needed if a step skips parts of the model; costs one more all-reduce |
 # | communication hook | returns a future of the mean; can hand over fewer bytes; whether fewer travel depends on the library |
 # | 8 bits | a scale and one byte per number; error feedback adds what rounding left out to the next step |
 # | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay in float32 |

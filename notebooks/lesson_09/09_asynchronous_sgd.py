@@ -52,7 +52,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # | model | yes | yes | the server's weights are *the* weights, and it measures accuracy with them; a worker needs a copy to compute with |
 # | optimizer | yes | no | momentum (or Adam's moments) belongs to the history of the server's weights |
 # | training data | no | yes | only workers compute gradients |
-# | version number | yes | no | it counts updates, and only the server makes any |
+# | version number | yes | no | it counts updates, and only the server makes updates |
 #
 # All weights travel as one vector, and so do all gradients, no matter how many layers there are, because each message costs a latency.
 
@@ -260,7 +260,7 @@ check("09.work")
 #
 # 1. receive a hello (tag 1) from any source;
 # 2. answer ready: send `[1.0]` (tag 2) to that worker;
-# 3. receive gradient and loss from it (tag 3; `len(parameters) + 1` numbers);
+# 3. receive the gradient and the loss from that worker (tag 3; `len(parameters) + 1` numbers);
 # 4. call `update(parameters, gradient)` with the gradient alone, which changes `parameters` in place;
 # 5. send `parameters` to that worker (tag 4).
 #
@@ -337,7 +337,7 @@ assert sum(alike) <= 2 * 300 - 3
 #
 # That argument assumes that the workers are equally fast. What if worker 3 is a *straggler* and takes four times as long?
 #
-# **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Write a letter.
+# **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Answer with a letter.
 
 # %%
 prediction = None

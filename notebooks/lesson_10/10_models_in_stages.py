@@ -811,7 +811,7 @@ compare(prediction, schedules.seconds_of(halves), source="By the schedule")
 pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# 3 M + K - 1 = 27. This schedule is *ZB-H1* (zero bubble, the first that its authors made by hand; *published* [4]). Each F and each B comes in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, and rank 3 has three of them left at the end, when it would otherwise be idle.
+# 3 M + K - 1 = 27. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors made by hand; *published* [4]). Each F and each B comes in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, and rank 3 has three of them left at the end, when it would otherwise be idle.
 #
 # Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show how many it holds at most: K, on every rank. (Each is counted as a whole, although part of it can be freed after B.) Under 1F1B it was K - r, so the later ranks pay, but no rank needs more than rank 0 did before. With every W at the end it would be M, as under GPipe:
 
@@ -1054,11 +1054,11 @@ assert largest_difference(again, rank, world_size) < 1e-12
 #
 # | question | choose |
 # |---|---|
-# | does the model with its optimizer fit on one device? | data parallelism, lesson 08 |
-# | does it not fit, and is the network between devices slow? | stages: only activations travel |
+# | do the model and its optimizer state fit on one device? | data parallelism, lesson 08 |
+# | do they not fit, and is the network between devices slow? | stages: only activations travel |
 # | is memory for activations short? | 1F1B rather than GPipe; selective recomputation; checkpointing |
 # | is the batch too small for many micro-batches? | interleaving, zero bubble; or slices, lesson 10b |
-# | is one layer alone too large, or is memory for the optimizer short? | slices and shards, lesson 10b |
+# | is one layer alone too large, or is memory for the optimizer state short? | slices and shards, lesson 10b |
 #
 # ## Recap
 #
@@ -1068,7 +1068,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | micro-batches | same gradient, bubble (K - 1)/(M + K - 1) |
 # | GPipe | holds M micro-batches |
 # | 1F1B | the same bubble, holds K - r on stage r |
-# | interleaved | bubble (K - 1)/(V M + K - 1), (V K - 1)/(K - 1) times the messages |
+# | interleaved | bubble (K - 1)/(V M + K - 1), with (V K - 1)/(K - 1) times as many messages |
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps only inputs; up to a third more computing |
