@@ -1009,7 +1009,7 @@ Markdown(published_runs.gains_table())
 #
 # Three formulas give the efficiency that remains when only the batch, only the ring's latency or only failures are taken into account; `limits()` finds the $R$ at which one half remains. With $B$ samples per rank and the critical batch $B_c$:
 #
-# - the batch: the fraction $1 / (1 + R B / B_c)$ of the samples is useful;
+# - the batch: only the fraction $1 / (1 + R B / B_c)$ of the samples counts;
 # - the latency of a flat ring: the fraction $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
 # - failures: the fraction $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time remains. There is one failure every $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s and is written every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which has to be repeated, and a restart of $\rho$ = 300 s (lesson 12).
 #
@@ -1043,7 +1043,7 @@ Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000))
 what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 
 # %% [markdown]
-# The column "useful" is the product of the efficiency of a step, the fraction of useful samples and the availability.
+# The column "useful" is the product of the efficiency of a step, the fraction of the samples that count, and the availability.
 #
 # 1. **The batch** breaks first, at several hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each take steps of 320,000 samples, and almost all of these samples are wasted. Large runs therefore give each rank few samples, or use ranks to split the model as well as the data.
 # 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing in a step. Trees and two-level algorithms do not have this problem.
