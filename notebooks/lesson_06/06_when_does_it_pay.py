@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 06 When does it pay?
 #
-# **The one idea.** R ranks make R times fewer steps, but each step also has to synchronise. They win exactly if synchronising takes less than R − 1 times as long as computing, and you can measure or predict both times before you buy the machines.
+# **The one idea.** R ranks need R times fewer steps, but each step must also synchronise. R ranks are faster than one exactly when synchronising takes less than R − 1 times as long as computing, and you can measure or predict both times before you buy the machines.
 #
 # **You will be able to**
-# - predict the speed-up of R ranks from two measured times, and say how many ranks it takes before it pays;
-# - find the boundary on a slow network, and move it: fewer messages, buckets, overlap;
-# - say what a straggler costs, and why strong scaling ends;
-# - read a published efficiency, reproduce it from hardware numbers, and say what breaks at 10,000 ranks.
+# - predict the speed-up of R ranks from two measured times, and work out how many ranks it takes to gain anything;
+# - find the boundary on a slow network, and move it with fewer messages, buckets and overlap;
+# - say what a straggler costs, and why strong scaling has a limit;
+# - interpret a published efficiency, reproduce it from hardware figures, and say what breaks at 10,000 ranks.
 #
-# **You need first** lesson 05 (synchronous SGD). Lesson 03 (all-reduce) explains the formulas for the all-reduce; here you only use them.
+# **You need first** lesson 05 (synchronous SGD). Lesson 03 explains the all-reduce formulas that you use here.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings. Sections 1 to 7 stand on their own (about 120 minutes); everything after them is optional.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes, in two sittings, to study it and do its five exercises. Sections 1 to 7 stand on their own (about 120 minutes); the rest is optional.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -56,21 +56,21 @@ pair = groups_of_two[rank // 2]
 # %% [markdown]
 # ## 1. Two times and one condition
 #
-# An *epoch* is one pass over a data set of $N$ samples. One rank takes $B$ samples in a step, and *computes* for $T_\text{comp}$ seconds: forward, backward, update. So
+# An *epoch* is one pass over a data set of $N$ samples. In each step, one rank processes $B$ samples and *computes* for $T_\text{comp}$ seconds: forward, backward, update. So
 #
 # $$T_\text{epoch}(1) = \frac{N}{B}\, T_\text{comp} .$$
 #
-# $R$ ranks take $B$ samples *each*, so $R B$ in a step, and need $R$ times fewer steps. But now each step also *synchronises* the gradients, for $T_\text{sync}$ seconds:
+# $R$ ranks process $B$ samples *each*, $R B$ in a step, so they need $R$ times fewer steps. But now each step also *synchronises* the gradients, which takes $T_\text{sync}$ seconds:
 #
 # $$T_\text{epoch}(R) = \frac{N}{R B}\, (T_\text{comp} + T_\text{sync}) .$$
 #
-# It pays if $T_\text{epoch}(R) < T_\text{epoch}(1)$. Divide both sides by $\frac{N}{RB} T_\text{comp}$, and $N$ and $B$ drop out:
+# Using $R$ ranks pays if $T_\text{epoch}(R) < T_\text{epoch}(1)$. Divide both sides by $\frac{N}{RB} T_\text{comp}$, and $N$ and $B$ drop out:
 #
 # $$1 + \frac{T_\text{sync}}{T_\text{comp}} < R \qquad\Longleftrightarrow\qquad \frac{T_\text{sync}}{T_\text{comp}} < R - 1 .$$
 #
 # The *speed-up* is $S = T_\text{epoch}(1) / T_\text{epoch}(R) = R\, /\, (1 + T_\text{sync}/T_\text{comp})$, and the *efficiency* is $S/R$.
 #
-# **Predict.** Computing takes 20 ms, synchronising 30 ms. What is the speed-up of (a) 2 and (b) 4 ranks, if $T_\text{sync}$ is the same for both? Write `[a, b]`.
+# **Predict.** Computing takes 20 ms, synchronising 30 ms. What is the speed-up with (a) 2 and (b) 4 ranks, if $T_\text{sync}$ is the same for both? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -82,13 +82,13 @@ pays = [scaling.pays(ranks, 0.020, 0.030) for ranks in (2, 4)]
 assert pays == [speed_up > 1 for speed_up in speed_ups]
 
 # %% [markdown]
-# Two ranks are *slower* than one, four are faster. That is the answer to "why is it slower with more workers?", and it has a surprising side: sometimes more workers are the cure.
+# Two ranks are *slower* than one, four are faster. This answers the question "why is it slower with more workers?", and the answer has a surprising side: sometimes even more workers are the cure.
 #
-# Two warnings. Epochs are not the goal: with $R B$ samples a step there are fewer updates, and lesson 05 showed what that does to learning. And $T_\text{sync}$ grows with $R$: slowly with a good algorithm, quickly with a bad one.
+# Two warnings. First, epochs are not the goal: with $R B$ samples per step there are fewer updates, and lesson 05 showed what that does to learning. Second, $T_\text{sync}$ grows with $R$: slowly with a good algorithm, quickly with a bad one.
 #
 # ### Exercise 1: the time of an epoch
 #
-# Write `epoch_seconds(samples, batch, comp, sync, ranks)`: how many seconds an epoch over `samples` samples takes. Each of `ranks` ranks takes `batch` samples a step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
+# Write `epoch_seconds(samples, batch, comp, sync, ranks)`, which returns how many seconds an epoch over `samples` samples takes. Each of the `ranks` ranks processes `batch` samples per step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
 
 
 # %% tags=["exercise"] exercise="06.epoch_seconds"
@@ -108,7 +108,7 @@ check("06.epoch_seconds")
 #
 # ### Exercise 2: how many ranks until it pays?
 #
-# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`: the smallest number of ranks from 2 to `most` (included) that is faster than one, or `None`.
+# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`. It returns the smallest number of ranks, from 2 to `most` inclusive, that is faster than one rank, or `None` if there is none.
 
 
 # %% tags=["exercise"] exercise="06.fewest_ranks"
@@ -130,11 +130,11 @@ check("06.fewest_ranks")
 #
 # ## 2. Measure both, predict, run
 #
-# Three networks, two batch sizes, two ranks. For each we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up, and run real training steps, alone and together.
+# We take three networks and two batch sizes. For each combination we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up of two ranks, and run real training steps, on one rank and on two.
 #
-# A speed-up is a *ratio* of two times, and a machine that you share is faster at one moment and slower at the next. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we measure in *rounds*: each round takes the four times directly one after the other and gives a ratio of its own. A disturbance that lasts longer than a round slows all four and drops out of the ratio. A shorter one spoils one round of 25, and the median ignores it.
+# A speed-up is a *ratio* of two times, and the speed of a shared machine varies from moment to moment. If you measure all steps of one process today and all steps of two ranks tomorrow, you compare two days. We therefore measure in *rounds*: each round measures the four times one directly after another and gives its own ratio. A disturbance that lasts longer than a round slows all four measurements and cancels out of the ratio. A shorter one spoils one round in 25, and the median ignores it.
 #
-# Before each measurement there is a barrier, so that waiting for a late rank is not counted as synchronising. For two ranks, $T_\text{comp}$ lasts until both are done, because the slower one counts.
+# A barrier before each measurement keeps the wait for a late rank out of the synchronisation time. For two ranks, $T_\text{comp}$ lasts until both are done, because the slower one sets the pace.
 
 
 # %%
@@ -205,7 +205,7 @@ if rank < 2:
             measured.append((name, models.parameter_count(model), batch, rounds_of(model, batch)))
 
 # %% [markdown]
-# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, and therefore gains least? Write its name and batch size, such as `("LeNet", 8)`.
+# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, and therefore gains the least? Write its name and batch size, such as `("LeNet", 8)`.
 
 # %%
 prediction = None
@@ -222,25 +222,25 @@ compare(prediction, (largest.network, largest.batch))
 two_ranks.picture(two_against_one)
 
 # %% [markdown]
-# All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It assumes that $T_\text{comp}$ is the same alone and together, and the table shows that it is not. Two ranks on one machine share its memory and its caches, the slower one counts, and a busy machine does not always have two free cores. The second formula uses both measured values: a step of two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
+# All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It assumes that $T_\text{comp}$ is the same for one rank and for two, and the table shows that it is not: two ranks on one machine share its memory and caches, the slower rank sets the pace, and a busy machine does not always have two free cores. The second formula uses both measured values: a step on two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
 #
 # $$S_2 = \frac{2\, T_\text{comp}(1)}{T_\text{comp}(2) + T_\text{sync}} .$$
 #
-# The line in the picture is $S_2$. It falls below 1 where a step of two ranks takes more than twice as long as a step of one. The bars span the middle half of the rounds. The line leaves out two things. In training there is no barrier before the synchronisation, so it includes the wait for a late rank (section 6): that puts a point below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: that puts a point above it. The shorter the steps, the more both effects count.
+# The line in the picture is $S_2$. It falls below 1 where a step on two ranks takes more than twice as long as a step on one. The bars span the middle half of the rounds. The line ignores two effects. In training there is no barrier before the synchronisation, which therefore includes the wait for a late rank (section 6): this moves points below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: this moves points above it. The shorter the steps, the more both effects matter.
 #
-# What matters is how much a rank computes *for each number that it sends*. Batch 128 computes more than batch 8 for the same gradient. A convolution uses each of its weights at every pixel. A linear layer uses each of its weights once a sample, so wide linear layers gain least. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
+# What matters is how much a rank computes *for each number that it sends*. Batch 128 computes more than batch 8 for the same gradient. A convolution uses each of its weights at every pixel. A linear layer uses each of its weights once per sample, so wide linear layers gain the least. That is why VGG-16, with its large linear layers, is the exception in section 8.
 #
-# We assert nothing about these speed-ups, because they depend on what else your machine is doing. On a busy one the times and the bars are longer, and $S_1$ counts on two free cores that are not there; $S_2$ takes that into account.
+# We assert nothing about these speed-ups, because they depend on what else your machine is doing. On a busy machine the times are longer and the bars wider, and $S_1$ assumes two free cores that do not exist; $S_2$ takes this into account.
 #
-# More ranks than cores cannot help. Most of the experiments below therefore replace computing with sleeping. Sleeping ranks do not compete for a core, so four of them can do it at the same time on *any* machine. Everything else is real.
+# More ranks than cores cannot help. Most of the experiments below therefore replace computing with sleeping. Sleeping ranks do not compete for a core, so four of them can sleep at the same time on *any* machine. Everything else is real.
 #
 # ## 3. A slow network, and the boundary
 #
-# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block makes it slow: inside the block each message takes at least `latency` seconds plus its bytes divided by `bandwidth`. A library collective takes as long as the best simple algorithm would take on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds that a byte takes (1/bandwidth), and $n$ the bytes on each of $p$ ranks. For all-reduce, the time is then the smaller of
+# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block slows it down: inside the block, each message takes at least `latency` seconds plus its bytes divided by `bandwidth`, and a library collective takes as long as the best simple algorithm would on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds per byte (1/bandwidth), and $n$ the number of bytes on each of $p$ ranks. The time of an all-reduce is then the smaller of
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$, the number of ranks.)
+# where $p$ is a power of two and $\lg$ is the logarithm to base 2. (You build both in lesson 03. Here, $p = R$, the number of ranks.)
 
 
 # %%
@@ -255,9 +255,9 @@ GRADIENT_BYTES = 4 * 61_706  # LeNet
 LATENCY, COMP = 0.0001, 0.010
 
 # %% [markdown]
-# The experiment: LeNet's gradient of 246,824 bytes, 10 ms of computing, a latency of 0.1 ms.
+# The experiment uses LeNet's gradient of 246,824 bytes, 10 ms of computing and a latency of 0.1 ms.
 #
-# **Predict.** At what bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; take the ring.)
+# **Predict.** At what bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; use the formula for the ring.)
 
 # %%
 prediction = None
@@ -278,14 +278,14 @@ boundary_2, boundary_4 = boundary_of(2), boundary_of(4)
 compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
 
 # %% [markdown]
-# By hand: with the ring, four ranks take $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, $\alpha + n\beta = T_\text{comp}$.
+# You can also solve this by hand. With the ring, four ranks break even at $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, so they break even at $\alpha + n\beta = T_\text{comp}$.
 
 # %%
 assert abs(boundary_4 - GRADIENT_BYTES / 2 / (COMP - 2 * LATENCY)) <= 1  # byte/s
 assert abs(boundary_2 - GRADIENT_BYTES / (COMP - LATENCY)) <= 1
 
 # %% [markdown]
-# Now the experiment. For each bandwidth we measure $T_\text{sync}$ by itself, and then whole steps.
+# Now for the experiment. For each bandwidth we measure $T_\text{sync}$ by itself, and then whole steps.
 
 # %%
 # %%px
@@ -355,15 +355,15 @@ assert max(speed_up[ranks][0] for ranks in (2, 4)) < 1, "on the slowest link nob
 assert ratios[-1] > 1 or speed_up[4][-1] > 1, "a third of the ratio at the boundary pays"
 
 # %% [markdown]
-# So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula says. The *bandwidth* at these crossings is higher than predicted. A real step takes longer than the formula says, and a faster link has to make up for that. The same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30.
+# So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula predicts. The *bandwidth* at these crossings is higher than predicted, because a real step takes longer than in the formula and a faster link has to make up for that. The same extra millisecond matters more to two ranks, which have 10 ms to synchronise, than to four, which have 30.
 #
-# We assert only three things. No step was faster than the formula. On the slowest link, neither two nor four ranks gain. On the fastest one, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, a third of what the boundary allows. If your ranks are on several machines, their real network adds to the emulated one; if it is slow, perhaps no point reaches the boundary.
+# We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, which is a third of what the boundary allows. If your ranks are on several machines, the time of their real network adds to that of the emulated link; if the network is slow, it may be that no point reaches the boundary.
 #
-# Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that it will never pay.
+# The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between them, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
 #
 # ## 4. Fewer messages
 #
-# $T_\text{sync}$ has two parts: a latency for each message, and the time that the bytes take. The model dictates the bytes; the number of messages is up to you. Here are two ways to average the gradients of a model.
+# $T_\text{sync}$ has two parts: a latency for each message, and the time that the bytes take. The model dictates the number of bytes; the number of messages is up to you. Here are two ways to average a model's gradients.
 
 
 # %%
@@ -387,7 +387,7 @@ def sync_flattened(model):
 # %% [markdown]
 # LeNet has ten parameter tensors: the weights and biases of five layers. The link has a latency of 2 ms, as between two towns, and a bandwidth of 100 MB/s.
 #
-# **Predict.** How many times as long as the second way does the first one take? Write a number.
+# **Predict.** How many times as long does the first way take as the second? Write a number.
 
 # %%
 prediction = None
@@ -426,9 +426,9 @@ for way, a, b in zip(("per parameter", "flattened"), predicted, times, strict=Tr
     print(f"{way:14} predicted {1e3 * a:5.1f} ms, measured here {1e3 * b:5.1f} ms")
 
 # %% [markdown]
-# The same bytes, the same result to the last bit, one message instead of ten. So is one large message best? Only if there is nothing else to do meanwhile.
+# The bytes are the same, the result is the same to the last bit, and there is one message instead of ten. So is one large message best? Only if there is nothing else to do in the meantime.
 #
-# To do something else meanwhile, ask for an all-reduce with `async_op=True`: the call returns at once, with a *handle*. Until `handle.wait()` has returned, the tensor belongs to the all-reduce: neither read nor change it.
+# To do something else in the meantime, call the all-reduce with `async_op=True`: the call returns a *handle* at once. Until `handle.wait()` has returned, the tensor belongs to the all-reduce, so neither read nor change it.
 
 # %%
 # %%px
@@ -441,9 +441,9 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To act on each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# Backward computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as it has `bucket_bytes` bytes or more, it sends them, flattened, in one all-reduce, while backward goes on. It returns a function `finish()`, which is called after each backward: `finish` sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. There will be more than one backward.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as it has collected `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -487,11 +487,11 @@ check("06.bucketed_sync")
 # %% [markdown]
 # Stuck? `hint("06.bucketed_sync")`, `solution("06.bucketed_sync")`.
 #
-# Your version need not handle a parameter that some rank did not use. On that rank its hook is not called, so the rank's buckets differ from the others', and the ranks wait for each other indefinitely. The course's `BucketedGradientSync` fixes the contents of the buckets in advance, as DistributedDataParallel does; we use it from here on.
+# Your version need not handle a parameter that a rank did not use. The hook of such a parameter is not called on that rank, whose buckets then differ from those of the other ranks, and all ranks wait for each other indefinitely. The course's `BucketedGradientSync` fixes the contents of the buckets in advance, as DistributedDataParallel does; we use it from here on.
 #
 # ## 5. Overlap
 #
-# To see overlap, take six layers with 1 MiB of gradients each. Each layer's backward takes 10 ms, in which the rank only sleeps. The link has a latency of 1 ms and a bandwidth of 300 MB/s. Hooks, buckets and all-reduces are real.
+# To see overlap, take six layers with 1 MiB of gradients each. Each layer's backward takes 10 ms, during which the rank only sleeps. The link has a latency of 1 ms and a bandwidth of 300 MB/s. Hooks, buckets and all-reduces are real.
 
 
 # %%
@@ -520,7 +520,7 @@ class SlowLinear(nn.Linear):
 
 
 # %% [markdown]
-# The event log of `torch_mpi4py` records when each all-reduce was asked for and when it was done; the hooks below record when each gradient was ready.
+# The event log of `torch_mpi4py` records when each all-reduce was requested and when it finished; the hooks below record when each gradient was ready.
 
 
 # %%
@@ -562,9 +562,9 @@ def watched_backward(network, finish, passes=8):
 
 
 # %% [markdown]
-# Three ways: (a) flattened, after backward; (b) a bucket per layer, after backward; (c) a bucket per layer, during backward.
+# We compare three ways to send the gradients: (a) flattened, after backward; (b) one bucket per layer, after backward; (c) one bucket per layer, during backward.
 #
-# **Predict.** An all-reduce of 1 MiB takes about 9 ms on this link, one of 6 MiB about 38 ms. How many milliseconds do the three ways take, backward and all-reduce together? Write `[a, b, c]`.
+# **Predict.** On this link, an all-reduce of 1 MiB takes about 9 ms, and one of 6 MiB about 38 ms. How many milliseconds does each of the three ways take, backward and all-reduce together? Write `[a, b, c]`.
 
 # %%
 prediction = None
@@ -620,9 +620,9 @@ figures.buckets(
 )
 
 # %% [markdown]
-# Solid blocks are layers, hatched ones their buckets on the link. Buckets alone make it worse. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. The six small ones take twice as many latencies as the large one and send a third more bytes, and the bytes cost more than the latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. The rest is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
+# Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. The rest is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read that as the fraction of a step's time that was saved. How large can it be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -634,9 +634,9 @@ assert max(published) < 0.4, "all of them possible"
 # %% [markdown]
 # ### How large should a bucket be?
 #
-# Small buckets leave early, but each pays its latency. Large ones pay less, but leave late, and the last one is exposed. So there must be a best size in between. Take 24 layers of 256 KiB and 3 ms each, a link with 1.5 ms of latency and 300 MB/s, and buckets of 1, 2, 4, 8 and 24 layers.
+# Small buckets leave early, but each one pays the latency. Large buckets pay it less often, but leave late, and the last one is exposed. So there must be a best size in between. Take 24 layers of 256 KiB and 3 ms each, a link with a latency of 1.5 ms and a bandwidth of 300 MB/s, and buckets of 1, 2, 4, 8 and 24 layers.
 #
-# `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the bucket before it has arrived.
+# `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the previous bucket has arrived.
 #
 # **Predict.** Which of these sizes is best? Write the number of layers.
 
@@ -684,17 +684,17 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves something out. A pause is always a little longer than asked for, and every message costs real time too, so the smallest buckets are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
+# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. The smallest buckets are therefore furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
 #
-# DistributedDataParallel's default is 25 MiB, for networks of hundreds of MiB. The best size depends on the network and the link, so measure it.
+# The default of DistributedDataParallel is 25 MiB, chosen for models with hundreds of MiB of parameters. The best size depends on the model and the link, so measure it.
 #
 # ## 6. Stragglers
 #
-# Synchronous SGD waits for the slowest rank in every step. Even if all ranks are equally fast *on average*, in each step one of them is the slowest: garbage collection, another user, a longer sentence in the batch.
+# In every step, synchronous SGD waits for the slowest rank. Even when all ranks are equally fast *on average*, one of them is the slowest in any given step, because of garbage collection, another user, or a longer sentence in the batch.
 #
-# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn separately for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$. The fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
+# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn separately for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ ranks is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$, because the shortest of the $R$ delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
 #
-# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted? Write a number.
+# **Predict.** How many milliseconds does a step take on average with four ranks, not counting the all-reduce? Write a number.
 
 # %%
 prediction = None
@@ -762,13 +762,13 @@ figures.timeline(
 )
 
 # %% [markdown]
-# In the hatched time you pay for a rank that is idle. A waiting rank sleeps here and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and takes the whole core; a GPU that waits in NCCL is just as busy. Neither gets anything done.
+# In the hatched time you pay for a rank that is idle. Here a waiting rank sleeps and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and occupies the whole core; a GPU that waits in NCCL is just as busy. Neither does any useful work.
 #
-# The time axis needs one clock, and we use rank 0's. Messages there and back measured how far every other rank's clock is `ahead` of it. Within one machine the result is only the error of that measurement, some microseconds; between machines it may be days.
+# The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine the result is only the error of that measurement, a few microseconds; between machines it can be days.
 #
-# Compare two sums over the 80 steps: the sum of the maxima is over 40 % larger than the sum of any single rank. If the ranks met less often, luck would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+# Compare two sums over the 80 steps: the sum of the maxima is more than 40 % larger than the sum for any single rank. If the ranks met less often, their luck would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
-# And with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: always equal, a bell curve with a standard deviation of 1 ms, and the exponential delays above.
+# What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with a normal distribution (the bell curve) and a standard deviation of 1 ms, and steps with the exponential delays above.
 
 # %%
 from rank_by_rank.lesson_06.figures import slowest_of_many
@@ -781,11 +781,11 @@ assert exponential[many.index(1024)] > 4
 slowest_of_many(many, {"exponential delays": exponential, "bell curve": bell})
 
 # %% [markdown]
-# Rare long delays hurt; small fluctuations hardly do. With exponential delays the slowest rank's time grows like $\ln R$, with the bell curve like $\sqrt{2 \ln R}$, and neither ever stops growing. A rank that is *always* slow is another case: it simply sets the pace.
+# Rare long delays hurt; small fluctuations hardly matter. The slowest rank's time grows like $\ln R$ with exponential delays and like $\sqrt{2 \ln R}$ with the normal distribution, and neither ever stops growing. A rank that is *always* slow is a different case: it simply sets the pace.
 #
 # ### Exercise 4: what waiting costs
 #
-# `times[step][rank]` is how long each rank computed in each step, in seconds. All ranks begin a step together, and it ends when the slowest is done. Write `waiting_share(times)`: the fraction of all the ranks' time that is spent waiting.
+# `times[step][rank]` is the time in seconds for which that rank computed in that step. All ranks begin a step together, and it ends when the slowest is done. Write `waiting_share(times)`, which returns the fraction of all the ranks' time that is spent waiting.
 
 
 # %% tags=["exercise"] exercise="06.waiting_share"
@@ -807,11 +807,11 @@ check("06.waiting_share")
 #
 # ## 7. Strong and weak scaling
 #
-# So far the batch per rank was fixed, and the work of a step grew with $R$: this is *weak scaling*. If instead the batch of *all* ranks together is fixed at $B$, so that learning stays the same, each rank gets $B/R$ samples: this is *strong scaling*. Then computing shrinks, and everything that does not shrink begins to show.
+# So far the batch per rank was fixed, and the work in a step grew with $R$: this is *weak scaling*. If the batch of *all* ranks together is fixed at $B$ instead, so that learning stays the same, each rank gets $B/R$ samples: this is *strong scaling*. The computing time then shrinks, and everything that does not shrink begins to show.
 #
-# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: the 2 ms are the fixed cost of even the smallest step, such as starting each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is LeNet's.
+# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds. The 2 ms are the cost of even the smallest step, such as the cost of launching each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is that of LeNet.
 #
-# **Predict.** What is the speed-up of four ranks, with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5 ms.) Write `[a, b]`.
+# **Predict.** What is the speed-up of four ranks with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5 ms.) Write `[a, b]`.
 
 # %%
 prediction = None
@@ -875,14 +875,14 @@ assert best < 64
 assert max(by_scaling["strong"]) < 2
 
 # %% [markdown]
-# Two laws describe the two kinds of scaling without communication. Let $s$ be the fraction of the time whose work is not shared out.
+# Two laws describe the two kinds of scaling without communication. Let $s$ be the fraction of the time spent on work that is not shared out.
 #
-# - **Amdahl**: a problem of fixed size. The fraction $s$ of *one* rank's time remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, here 18/2 = 9.
-# - **Gustafson**: a problem that grows with $R$. The fraction $s$ of the *parallel* run's time is not shared out, and the speed-up is $s + (1-s)R$: it grows without limit.
+# - **Amdahl**: the problem has a fixed size. The fraction $s$ of *one* rank's time remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, which is 18/2 = 9 here.
+# - **Gustafson**: the problem grows with $R$. The fraction $s$ of the *parallel* run's time is not shared out, so the speed-up is $s + (1-s)R$ and grows without limit.
 #
-# They do not contradict each other: one is strong scaling, the other weak.
+# The laws do not contradict each other: one describes strong scaling, the other weak scaling.
 #
-# Mind the *baseline*. Gustafson compares with one rank that does the part $s$ once and the other part $R$ times. Our one rank takes $R$ steps for the same samples, and spends its 2 ms in each of them. Against this baseline, weak scaling without communication gives exactly 2, 4, 8, where Gustafson's law gives 1.89, 3.67, 7.22: two answers to two questions.
+# Mind the *baseline*. Gustafson's baseline is one rank that does the part $s$ once and the other part $R$ times. Our baseline is one rank that takes $R$ steps for the same samples and spends the 2 ms in each of them. Against our baseline, weak scaling without communication gives exactly 2, 4 and 8, whereas Gustafson's law gives 1.89, 3.67 and 7.22: these are answers to two different questions.
 
 # %%
 s = 0.002 / 0.018
@@ -897,7 +897,7 @@ assert all(
 )
 
 # %% [markdown]
-# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. Measurements show that even if you do not know the reason. From a speed-up $S$, compute the $s$ that Amdahl's law would need for it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
+# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. You can tell this from measurements alone. From a speed-up $S$, compute the $s$ that Amdahl's law would need to explain it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If $s$ *grows* with $R$, the loss is due to communication and not to serial work. (If $s$ is above 1, the ranks together are slower than one.)
 
 # %%
 apparent = [
@@ -911,15 +911,15 @@ assert apparent[0] > s
 # %% [markdown]
 # ### A place to stop
 #
-# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when ranks pay, and move the boundary: a larger batch, fewer messages, overlap. You know what stragglers cost and why strong scaling ends. That is what daily work needs, and you may go on to lesson 07. The rest shows how far such formulas carry: to published runs on hundreds of GPUs, and to 100,000 ranks. The recap is at the end.
+# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when more ranks pay, and move the boundary with a larger batch, fewer messages and overlap. You know what stragglers cost and why strong scaling has a limit. That is enough for daily work, and you may go on to lesson 07. The rest of this lesson applies such formulas to published runs on hundreds of GPUs, and then to 100,000 ranks. The recap is at the end.
 #
 # ## 8. Far past this machine
 #
-# Can such formulas say anything about hundreds of GPUs? We put in the published numbers of the hardware of large runs, and compare the result with the published efficiency.
+# Can such formulas say anything about hundreds of GPUs? We put in the published hardware figures of large runs, and compare the result with the published efficiency.
 #
 # ### Exercise 5: read an efficiency
 #
-# A paper reports samples per second: `base_rate` on `base_ranks` ranks (the *baseline*, not always one rank), and `rate` on `ranks` ranks. Write `read_efficiency(base_ranks, base_rate, ranks, rate)`. It returns two numbers: the efficiency relative to the baseline, as a fraction, and the ratio $T_\text{sync}/T_\text{comp}$ that follows from it if the baseline loses nothing.
+# A paper reports samples per second: `base_rate` on `base_ranks` ranks (the *baseline*, not always one rank), and `rate` on `ranks` ranks. Write `read_efficiency(base_ranks, base_rate, ranks, rate)`. It returns two numbers: the efficiency relative to the baseline, as a fraction, and the ratio $T_\text{sync}/T_\text{comp}$ that this efficiency implies if the baseline itself loses nothing.
 
 
 # %% tags=["exercise"] exercise="06.read_efficiency"
@@ -939,9 +939,9 @@ check("06.read_efficiency")
 #
 # ### Published runs
 #
-# There are two families of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with about 90 % of perfect at 256. The benchmarks of *Horovod* [3], a library that brought the ring all-reduce to TensorFlow's and PyTorch's users, reached about 90 % for Inception V3 and ResNet-101 at 512 GPUs, and 68 % for VGG-16.
+# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
 #
-# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without using the CPUs. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside where their number is not a power of two, as in lesson 03. We had to assume what the sources do not say:
+# First, some terms. With *RoCE*, the network card of one machine reads and writes the memory of another over Ethernet, without involving the CPUs. The *leader* of a machine is the rank that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside when the number of ranks is not a power of two, as in lesson 03. Where the sources say nothing, we had to make assumptions:
 
 # %%
 from IPython.display import Markdown
@@ -951,13 +951,13 @@ from rank_by_rank.lesson_06 import published_runs
 Markdown(published_runs.assumptions_table())
 
 # %% [markdown]
-# The model is that of section 1, with the formula of an all-reduce for $T_\text{sync}$: the efficiency is
+# We use the model of section 1, with the formula for an all-reduce as $T_\text{sync}$. The efficiency is then
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted number the model gives two bounds. For the lower one, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper one, backward, two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. A value in between needs *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, which we fit to the three runs on 16 GPUs. That is all that `reproduce()` does below.
+# Without any fitted number, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which is two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between we need *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, which we fit to the three runs on 16 GPUs. That is all that `reproduce()` does below.
 #
-# **Predict.** The model leaves out four things: stragglers, input, contention and protocol. So are its predictions for the other runs (A) too good, (B) too bad, or (C) some of each? Write a letter.
+# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some of each? Answer with a letter.
 
 # %%
 prediction = None
@@ -991,29 +991,29 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good: seven by 2 to 6 points, and **VGG-16 at 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. That is a miss, and it teaches more than another hit. VGG-16 sends 552 MB a step, three times as much as ResNet-101, so the things that we left out weigh most there. The line rate is never reached, and a ring of 512 waits for its slowest card in each of 1,022 steps. You may use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
+# All eight predictions are too good: seven by 2 to 6 points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
 #
-# The model does worse on the overlap gains of section 5. From each published gain follows how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of what was measured:
+# The model does worse on the overlap gains of section 5. Each published gain implies how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the measured value:
 
 # %%
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula based on the line rate says what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], without a number; the second table shows what the formula finds possible there.
+# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows what the formula considers possible there.
 #
 # ### To 10,000 and 100,000 ranks
 #
-# We take ResNet-50 as above, with 32 samples a rank, 8 ranks a node and 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first.
+# We take ResNet-50 as above, with 32 samples per rank, 8 ranks per node and 50 Gbit/s per node. A *flat ring* goes through all ranks; an all-reduce with *two levels* sums inside each node first.
 #
-# Two effects appear that no small machine shows. Past a *critical batch*, more samples a step hardly save any steps [4]; for ImageNet the paper says that the limit is in the tens of thousands of samples, and we take 20,000. And machines fail. Published are 419 interruptions in 54 days on 16,384 GPUs [5], which we scale to our number of ranks; each costs a restart and the steps since the last checkpoint.
+# Two effects appear that you do not see on a small machine. First, past a *critical batch*, more samples per step hardly save any steps [4]; for ImageNet, the paper puts the limit in the tens of thousands of samples, and we take 20,000. Second, machines fail. One published run had 419 interruptions in 54 days on 16,384 GPUs [5]. We scale this rate to our number of ranks; each interruption costs a restart and the steps since the last checkpoint.
 #
-# Three formulas say what efficiency is left by the batch, the ring's latency and failures, each taken alone; `limits()` finds the $R$ at which one half is left. With $B$ samples a rank and the critical batch $B_c$:
+# Three formulas give the efficiency that remains when only the batch, only the ring's latency or only failures are taken into account; `limits()` finds the $R$ at which one half remains. With $B$ samples per rank and the critical batch $B_c$:
 #
-# - the batch: $1 / (1 + R B / B_c)$ of the samples count;
-# - the latency of a flat ring: $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
-# - failures: $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time is left. There is one failure in $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s, every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which is done again, and a restart of $\rho$ = 300 s (lesson 12).
+# - the batch: only the fraction $1 / (1 + R B / B_c)$ of the samples counts;
+# - the latency of a flat ring: the fraction $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
+# - failures: the fraction $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time remains. There is one failure every $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s and is written every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which has to be repeated, and a restart of $\rho$ = 300 s (lesson 12).
 #
-# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Write a letter.
+# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Answer with a letter.
 
 # %%
 prediction = None
@@ -1043,20 +1043,20 @@ Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000))
 what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 
 # %% [markdown]
-# The column "useful" is the product of the efficiency of a step, the samples that count and the availability.
+# The column "useful" is the product of the efficiency of a step, the fraction of the samples that count, and the availability.
 #
-# 1. **The batch** breaks first, at some hundreds of ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of these samples are wasted. Large runs therefore give a rank few samples, or use ranks to split the model as well as the data.
-# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing of a step. Trees and two levels do not have this problem.
-# 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12 is about them.
+# 1. **The batch** breaks first, at several hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each take steps of 320,000 samples, and almost all of these samples are wasted. Large runs therefore give each rank few samples, or use ranks to split the model as well as the data.
+# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing in a step. Trees and two-level algorithms do not have this problem.
+# 3. **Failures** come last here: one every five hours at 10,000 ranks, two an hour at 100,000. They are the subject of lesson 12.
 #
-# Each limit is calculated by itself, with everything else unchanged, from rough inputs: the failure rate, for example, comes from one data centre in one year. So trust the *order*, not the digits. (For 10,000 and 100,000 ranks, the table gives longer times for two levels than the picture does. These ranks are on 1,250 and 12,500 nodes, which are not powers of two, so Rabenseifner's algorithm has to fold.)
+# Each limit is considered by itself, with everything else unchanged, and the failure rate, to take one of the inputs, is that of a single data centre in one year. So trust the *order*, not the digits. (At 10,000 and 100,000 ranks, two levels take longer in the table than in the picture: 1,250 and 12,500 nodes are not powers of two, so Rabenseifner's algorithm has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So we let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time. Every rank is a process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. Two of them are joined by 100 GB/s and 3 µs, and all share one card of 12.5 GB/s and 10 µs.
+# The formulas treat each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has 100 GB/s and 3 µs, and all 8 share one card with 12.5 GB/s and 10 µs.
 #
-# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long as by itself does such a message take, if it is large? Write a number.
+# **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long does such a message take as it would alone, if it is large? Write a number.
 
 # %%
 prediction = None
@@ -1088,14 +1088,14 @@ assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each
 Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
 
 # %% [markdown]
-# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 has half a million messages, in steps that are all alike. So only the first steps are simulated, and the others are assumed to last as long.)
+# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 sends half a million messages, in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
 #
-# With contention, recursive doubling is several times slower than its formula. The ring is not slowed at all: only one message at a time leaves a node and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message goes from node to node. That is why libraries look at the topology before they choose an algorithm.
+# With contention, recursive doubling is several times slower than its formula. The ring is not slowed down at all, because only one message at a time leaves a node and one enters it, *provided that neighbours in the ring are in the same node*. If you deal the ranks out to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message goes from node to node. This is why libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator
 #
-# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where the notebook is displayed and not run, you see a still picture for ResNet-50 on 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms a sample): what bandwidth does it need for 64 ranks to reach an efficiency of 80 %? What changes if the batch is four times as large?
+# Change one setting at a time: ranks, model size, batch, seconds per sample, latency, bandwidth. (If you are only viewing the notebook, without running it, you see a still picture for ResNet-50 at 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms per sample): what bandwidth does it need for 64 ranks to reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
 from rank_by_rank.lesson_06.calculator import calculator
@@ -1124,9 +1124,9 @@ too_early, right = cluster.view["too_early"][0], cluster.view["right"][0]
 print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f} ms")
 
 # %% [markdown]
-# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call behaves like that, computing included: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is to start the clock without a barrier. Then "$T_\text{sync}$" includes the wait for a late rank, and you blame a fast network for a slow data loader.
+# **Diagnosis.** An asynchronous call returns as soon as the work is requested, not when it is done. On GPUs every call behaves like this, computation included: without `torch.cuda.synchronize()` you measure only how long the request takes. The opposite mistake is to start the clock without a barrier. Then "$T_\text{sync}$" includes the wait for a late rank, and you blame a fast network for a slow data loader.
 #
-# **Fix.** Barrier, start the clock, call, *wait for it*, stop the clock; repeat, and take the median.
+# **Fix.** Call a barrier, start the clock, call the all-reduce, *wait for it*, stop the clock; repeat, and take the median.
 #
 # ## Recap
 #
@@ -1135,16 +1135,16 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | it pays if | $T_\text{sync}/T_\text{comp} < R - 1$ |
 # | speed-up | $R / (1 + T_\text{sync}/T_\text{comp})$, with the *exposed* $T_\text{sync}$ |
 # | ratio | falls as the batch grows; lower for convolutions than for wide linear layers |
-# | per parameter, flattened | same bytes, fewer latencies |
-# | buckets with overlap | all but the last are hidden; at most 40 % of a step is gained |
-# | bucket size | too small: latency; too large: late. Measure |
-# | stragglers | a step is as long as the maximum over ranks: $H_R$ for exponential delays |
-# | strong scaling, Amdahl | fixed problem; the speed-up ends at $1/s$ or earlier |
-# | weak scaling, Gustafson | growing problem; the speed-up goes on, and the batch grows too |
-# | a published efficiency | per rank, against *their* baseline |
+# | flattened instead of per parameter | same bytes, fewer latencies |
+# | buckets with overlap | all but the last are hidden; this saves at most 40 % of a step |
+# | bucket size | too small: latency adds up; too large: the last bucket is late. Measure it |
+# | stragglers | a step takes as long as its slowest rank: $H_R$ for exponential delays |
+# | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |
+# | weak scaling, Gustafson | growing problem; the speed-up keeps growing, and so does the batch |
+# | a published efficiency | per rank, relative to the authors' baseline |
 # | what breaks first | the batch, then the ring's latency, then failures |
 #
-# **Next:** lesson 07 looks at the other way to use several devices, DataParallel, and at the extra work of its master.
+# **Next:** lesson 07 looks at another way to use several devices, DataParallel, and at the extra work that its master does.
 #
 # ## References and further reading
 #

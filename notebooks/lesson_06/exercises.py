@@ -33,10 +33,10 @@ def check_epoch_seconds(epoch_seconds: Callable) -> str:
 
 
 FEWEST_HINTS = [
-    "Try R = 2, 3, 4, ... one after the other and stop at the first that pays. T_sync is "
+    "Try R = 2, 3, 4, ... one after another, and stop at the first that pays. T_sync is "
     "different for each R.",
-    "R pays if `sync_of(R) / comp < R - 1`. Equal is not enough. If the loop ends, "
-    "`most` included, without finding one, no number of ranks pays.",
+    "R pays if `sync_of(R) / comp < R - 1`; equality is not enough. If the loop has tried "
+    "every R up to and including `most` without finding one, no number of ranks pays.",
     "```python\n"
     "for ranks in range(2, most + 1):\n"
     "    if ...:  # the condition\n"
@@ -55,9 +55,9 @@ def check_fewest_ranks(fewest_ranks: Callable) -> str:
 
 
 BUCKETS_HINTS = [
-    "The hooks are called in the order in which backward makes the gradients. So the list of "
-    "gradients that wait for their bucket fills by itself; you only have to say when it leaves.",
-    "In the hook: append the parameter; if the list holds `bucket_bytes` or more, flatten its "
+    "The hooks are called in the order in which backward computes the gradients. So the list of "
+    "waiting gradients fills by itself; you only have to decide when to send it.",
+    "In the hook: append the parameter; if the list holds `bucket_bytes` or more, flatten the "
     "gradients into one tensor, start an all-reduce with `async_op=True`, remember the handle, the "
     "tensor and the parameters, and empty the list. In `finish`: send the rest, wait for all "
     "handles, divide, copy the parts back, and clear the list of handles.",
@@ -75,7 +75,8 @@ BUCKETS_HINTS = [
     "    ...  # send what is left; for each of sent: wait, divide, split, copy_\n"
     "    sent.clear()\n"
     "```\n"
-    "Then `parameter.register_post_accumulate_grad_hook(hook)` for each, and `return finish`.",
+    "Then call `parameter.register_post_accumulate_grad_hook(hook)` for each parameter, and "
+    "`return finish`.",
 ]
 
 
@@ -100,10 +101,10 @@ def check_bucketed_sync(bucketed_sync: Callable) -> str:
 
 
 WAITING_HINTS = [
-    "A step begins for all ranks together and ends when the slowest has done its part. How long "
-    "is it, and how much of that did each rank compute?",
-    "All ranks together spend R times the maximum of each step. They compute for the sum of "
-    "all numbers. The rest is waiting.",
+    "All ranks begin a step together, and it ends when the slowest is done. How long does it "
+    "take, and for how much of that time did each rank compute?",
+    "In each step, all ranks together spend R times the maximum. They compute for the sum of "
+    "all the times. The rest is waiting.",
     "```python\n"
     "ranks = len(times[0])\n"
     "spent = ranks * sum(max(step) for step in times)\n"
@@ -122,8 +123,8 @@ def check_waiting_share(waiting_share: Callable) -> str:
 
 
 EFFICIENCY_HINTS = [
-    "An efficiency compares samples per second *per rank*, of the large run and of the baseline. "
-    "The baseline may have had several ranks, too.",
+    "An efficiency compares the samples per second *per rank* of the large run with those of the "
+    "baseline. The baseline may have had several ranks too.",
     "e = (rate / ranks) / (base_rate / base_ranks). Relative to a baseline that loses nothing, "
     "e = T_comp / (T_comp + T_sync). Solve that for T_sync / T_comp.",
     "```python\n"

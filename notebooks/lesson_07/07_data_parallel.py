@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 07 DataParallel
 #
-# **The one idea.** A single process can drive several devices with a thread for each. It copies the model to all of them, deals out the batch, lets all work at once, and collects the results on one device, the *master*. That takes one line of code. But the master does all the rest alone, while the others wait.
+# **The one idea.** A single process can drive several devices with a thread for each. It copies the model to every device, splits the batch among them, lets them all work at once, and collects the results on one device, the *master*. This takes one line of code. But the master does the rest of the work alone while the others wait.
 #
 # **You will be able to**
-# - do the five steps replicate, scatter, parallel_apply, gather and update by hand, and show that the gradient equals that of one device;
+# - do the five steps (replicate, scatter, parallel_apply, gather and update) by hand, and show that the gradient equals that of one device;
 # - say what `torch.nn.DataParallel` does in every step, and which changes to the model's state it silently loses;
 # - count the bytes that pass through the master, and compare them with an all-reduce;
-# - explain what Python's global lock does to threads, and when it does not matter;
-# - say why this stays on one machine, and what lesson 08 does instead.
+# - explain how Python's global lock affects threads, and when it does not matter;
+# - say why DataParallel cannot leave one machine, and what lesson 08 does instead.
 #
-# **You need first** lesson 04: gradients of shards add up to the gradient of the batch. Section 5 also uses the all-reduce of lesson 02.
+# **You need first** lesson 04, where the gradients of shards add up to the gradient of the batch. For section 5 you also need the all-reduce from lesson 02.
 #
-# **Time.** The notebook runs in about 15 s (*measured here*: 2 cores). Allow 90 minutes to study it with its five exercises.
+# **Time.** The notebook runs in about 15 s (*measured here*: 2 cores). Allow 90 minutes to study it and do its five exercises.
 
 # %%
 import copy
@@ -42,11 +42,11 @@ from course_lib.parallel.data_parallel import Log, virtual_devices
 # %% [markdown]
 # ## 1. One process, many threads
 #
-# So far every rank was a process. DataParallel has **one** process, and here that is this notebook: the cells below run without `%%px`, and you need no cluster until section 6.
+# So far every rank was a process. DataParallel has only **one** process, and here that process is the notebook: the cells below run without `%%px`, and you need no cluster until section 6.
 #
-# A process may have many *threads*. Threads run at the same time and share all memory: when one of them writes, the others see it. DataParallel drives each device, usually a GPU, with a thread of its own.
+# A process can have many *threads*. Threads run at the same time and share all memory: when one of them writes, the others see it. DataParallel drives each device, usually a GPU, with a separate thread.
 #
-# You need no GPU here. A *virtual device* is a thread that computes on the CPU and never touches the memory of the others. Everything that it gets is copied, as it would be for a GPU. (Where there are GPUs, the virtual devices are spread over them.) Device 0 is the master.
+# You need no GPU here. A *virtual device* is a thread that computes on the CPU and never touches the memory of the others. Everything that it receives is copied, as it would be for a GPU. (If you have GPUs, the virtual devices are spread over them.) Device 0 is the master.
 
 # %% tags=["nbval-ignore-output"]
 own_threads = torch.get_num_threads()  # asked first: the text below says why
@@ -60,11 +60,11 @@ assert threads == [1, 1, 1, 1]
 assert torch.get_num_threads() == own_threads
 
 # %% [markdown]
-# `device.submit(f, x)` lets the device's thread call `f(x)` and returns a *future* at once; `result()` waits for the outcome and returns it.
+# `device.submit(f, x)` makes the device's thread call `f(x)` and immediately returns a *future*; `result()` waits for the outcome and returns it.
 #
-# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` changes that). Four devices doing that on 2 cores would be eight threads in each other's way. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it, with a catch: a thread that has neither computed nor asked for its number takes over the number of another thread. The notebook asked first, so it keeps its own.
+# Why one compute thread per device? PyTorch splits a single large operation among several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` changes that). Four devices that do this on 2 cores would have eight threads getting in each other's way. So each device's thread calls `torch.set_num_threads(1)`. The setting belongs to the thread that makes it, with one catch: a thread that has neither computed nor asked for its number takes over the number of another thread. The notebook asked first, so it keeps its own number.
 #
-# Next we need 250 real digits and a small network, in float64 so that you can tell rounding from mistakes. We also need a gradient to compare with: that of one device with the whole batch.
+# Next we need 250 real digits and a small network, in float64 so that you can tell rounding errors from mistakes. For comparison we also need the gradient that one device computes from the whole batch.
 
 # %%
 training, _ = load("digits")
@@ -102,9 +102,9 @@ print("four replicas, equal to the bit, each in memory of its own")
 # %% [markdown]
 # ### Step 2: scatter
 #
-# The batch is cut along its first dimension into one shard for each device. `torch.chunk` does that, and `torch.nn.DataParallel` cuts in the same way.
+# The batch is cut along its first dimension into one shard per device. `torch.chunk` does this, and `torch.nn.DataParallel` cuts in the same way.
 #
-# **Predict.** 250 samples, 4 devices. How many samples does each device get? Write a list of four numbers.
+# **Predict.** There are 250 samples and 4 devices. How many samples does each device get? Write a list of four numbers.
 
 # %%
 prediction = None
@@ -116,7 +116,7 @@ sizes = [len(shard) for shard in shards]
 compare(prediction, sizes)
 
 # %% [markdown]
-# Each shard has 250 / 4 samples, rounded *up*, and the last one has what is left. That looks harmless. Now try 9 samples:
+# Each shard has 250 / 4 samples, rounded *up*, and the last one gets the remainder. That looks harmless. Now try 9 samples:
 
 # %%
 few = [len(shard) for shard in torch.arange(9).chunk(4)]
@@ -124,11 +124,11 @@ print("9 samples:", few)
 assert (sizes, few) == ([63, 63, 63, 61], [3, 3, 3])
 
 # %% [markdown]
-# Three shards for four devices: the fourth has nothing to do at all. `DataParallel` accepts that: it deals out the samples first, and then makes only three replicas.
+# There are three shards for four devices, and the fourth device has nothing to do. `DataParallel` accepts this: it scatters the samples first, and then makes only three replicas.
 #
 # ### Exercise 1: deal out evenly
 #
-# Write `scatter_evenly(batch, p)`: it returns a list of `p` tensors, the shards of `batch` in order, each in memory of its own. The sizes of two shards may differ by at most one sample. If there are fewer samples than devices, the last shards are empty.
+# Write `scatter_evenly(batch, p)`, which returns a list of `p` tensors: the shards of `batch` in order, each in its own memory. The sizes of any two shards may differ by at most one sample. If there are fewer samples than devices, the last shards are empty.
 
 
 # %% tags=["exercise"] exercise="07.scatter"
@@ -152,7 +152,7 @@ check("07.scatter")
 #
 # ### Step 3: parallel_apply
 #
-# All threads call their replica on their shard. The notebook first hands out all calls and only then waits for the results. That order makes it parallel.
+# Each thread calls its replica on its shard. The notebook first submits all calls and only then waits for the results. This order is what makes the step parallel.
 
 # %%
 calls = zip(devices, replicas, shards, strict=True)
@@ -164,7 +164,7 @@ assert [len(output) for output in outputs] == sizes
 # %% [markdown]
 # ### Step 4: gather, and the loss
 #
-# The outputs are copied to the master and joined in order. Only the master holds the labels, and it computes the loss of the *whole* batch.
+# The outputs are copied to the master and concatenated in order. Only the master holds the labels, so it computes the loss of the *whole* batch.
 
 # %%
 gathered = torch.cat([output.detach().to(place) for output in outputs]).requires_grad_()
@@ -174,20 +174,20 @@ assert worst([gathered], [alone(images)]) < 1e-12
 assert abs(loss.item() - loss_alone.item()) < 1e-12
 
 # %% [markdown]
-# ### The way back
+# ### Backward
 #
-# The gradient goes back the same way. Each step has a mirror image:
+# The gradient goes back along the same path. Each forward step has a mirror image:
 #
 # | forward | backward |
 # |---|---|
-# | gather: join the outputs | deal out the gradient of the outputs |
+# | gather: join the outputs | split the gradient of the outputs |
 # | parallel_apply: forward in all replicas | backward in all replicas, at the same time |
-# | scatter: deal out the inputs | nothing: the gradient of the inputs is not needed |
+# | scatter: split the inputs | nothing: the gradient of the inputs is not needed |
 # | replicate: copy the parameters | *add up* the gradients of the copies |
 #
-# The last line is the rule of lesson 04: a value that is used several times gets the sum of the gradients.
+# The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients.
 #
-# Backward uses up the graph. Run the next cell twice, and it fails: *backward through the graph a second time*. To see it again, repeat the whole step from the cell in section 1 that makes the model.
+# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. If you want to see it again, repeat the whole step, starting at the cell in section 1 that makes the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -205,13 +205,13 @@ assert difference < 1e-12
 print("the gradient is that of one device, to 1e-12")
 
 # %% [markdown]
-# The gradients of 63 + 63 + 63 + 61 samples were added up without weights, and the result is right. The loss was a mean over all 250 *before* anything was differentiated, so each output's gradient already has its 1/250.
+# The gradients of 63 + 63 + 63 + 61 samples were added up without weights, and the result is right. The loss was a mean over all 250 samples *before* anything was differentiated, so each output's gradient already contains the factor 1/250.
 #
-# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and goes back through all replicas at the same time [4]. For the CPU it uses only the thread of the caller. So this lesson cuts the graph at the gather and lets every device go back through its own part.
+# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and runs backward through all replicas at the same time [4]. On the CPU it uses only the caller's thread. So this lesson cuts the graph at the gather and lets every device run backward through its own part.
 #
 # ### Exercise 2: one loss from all shards
 #
-# Every device could compute the mean loss of its own shard, and then only one number has to travel. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors, the mean loss of each device's shard, and `sizes` is a list of the shards' numbers of samples. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is 0/0, which is `nan`.
+# Every device could compute the mean loss of its own shard, so that only one number has to travel. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors with the mean loss of each device's shard, and `sizes` lists the number of samples in each shard. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is then 0/0, which is `nan`.
 
 
 # %% tags=["exercise"] exercise="07.mean_loss"
@@ -231,7 +231,7 @@ check("07.mean_loss")
 #
 # ### Step 5: update
 #
-# **Predict.** The optimizer makes its step on the master's model. Do the parameters of the other replicas change? Write `True` or `False`.
+# **Predict.** The optimizer takes its step on the master's model. Do the parameters of the other replicas change? Write `True` or `False`.
 
 # %%
 prediction = None
@@ -250,11 +250,11 @@ assert master_moved
 assert not any(others_moved)
 
 # %% [markdown]
-# Only the master moved. The replicas are stale now, and nothing updates them: they are thrown away, and the next step begins with new copies. That is why every step has to *replicate*, and this is the most expensive habit of DataParallel.
+# Only the master has moved. The replicas are now stale, and nothing will update them: they are discarded, and the next step starts with new copies. This is why every step has to *replicate*, which is DataParallel's most expensive habit.
 #
 # ### Exercise 3: update the master
 #
-# Write `update(model, replicas, optimizer)`. All replicas have done their backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because it is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; let it take one step.
+# Write `update(model, replicas, optimizer)`. All replicas have run backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because the parameter is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step.
 
 
 # %% tags=["exercise"] exercise="07.update"
@@ -276,9 +276,9 @@ check("07.update")
 # %% [markdown]
 # Stuck? `hint("07.update")`, `solution("07.update")`.
 #
-# ### Is it always the same?
+# ### Is the result always the same?
 #
-# `course_lib.parallel.data_parallel` has the same steps as functions, and `data_parallel_step` does them one after another. We compare thirty steps on four devices with thirty steps on one, from the same start, with uneven shards and momentum:
+# `course_lib.parallel.data_parallel` provides the same steps as functions, and `data_parallel_step` runs them one after another. We compare thirty steps on four devices with thirty steps on one, from the same initial weights, with uneven shards and momentum:
 
 
 # %%
@@ -311,9 +311,9 @@ assert worst(four.parameters(), alone.parameters()) > 1e-3, "the weights have no
 assert worst(four.parameters(), one.parameters()) < 1e-10
 
 # %% [markdown]
-# The two runs agree to 1e-10, but not to the bit. The additions happen in another order, each step rounds at about 1e-16, and thirty steps with momentum enlarge that a little.
+# The two runs agree to 1e-10, but not to the bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
 #
-# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because rounding goes both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding. A larger one would be a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding. A larger one would be a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24
@@ -329,21 +329,21 @@ for p in (1, 2, 3, 4):
     assert off < 250 * u
 
 # %% [markdown]
-# The differences are usually a few `u`: only rounding.
+# The differences are usually a few `u`, so they are only rounding.
 #
 # ## 3. `torch.nn.DataParallel` itself
 #
-# All of section 2 is one line in PyTorch: `model = torch.nn.DataParallel(model)`. The functions that it calls have the names that you know:
+# In PyTorch, all of section 2 is one line: `model = torch.nn.DataParallel(model)`. You know the names of the functions that it calls:
 #
 # | step | `torch.nn.parallel` | what it does on GPUs |
 # |---|---|---|
 # | 1 | `replicate(model, devices)` | broadcasts parameters and buffers from the master, as part of the graph, so that backward adds up the gradients |
-# | 2 | `scatter(inputs, devices)` | `torch.chunk`, and copies |
-# | 3 | `parallel_apply(replicas, inputs)` | a new thread for each device, in each step |
+# | 2 | `scatter(inputs, devices)` | cuts with `torch.chunk` and copies |
+# | 3 | `parallel_apply(replicas, inputs)` | starts a new thread for each device, in each step |
 # | 4 | `gather(outputs, master)` | copies and joins, as part of the graph |
-# | 5 | none | loss, `backward()` and `optimizer.step()` are yours, on the master |
+# | 5 | none | you call the loss, `backward()` and `optimizer.step()` yourself, on the master |
 #
-# These functions are for GPUs: `scatter` takes CPU tensors as input but deals them out to GPUs, and `gather` refuses CPU tensors. So the next cell runs them only if there are two GPUs or more; it prints what it ran.
+# These functions are for GPUs: `scatter` accepts CPU tensors but distributes them to GPUs, and `gather` rejects CPU tensors. So the next cell runs them only if there are at least two GPUs; it prints what it ran.
 
 # %% tags=["nbval-ignore-output"]
 gpus = torch.cuda.device_count()
@@ -357,11 +357,11 @@ else:
     print(f"{gpus} GPUs here: torch.nn.DataParallel called the model once, and copied nothing")
 
 # %% [markdown]
-# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers announced a plan to keep it in *maintenance mode* for a year and then to remove it, and asked for opinions [3]. It has not been removed, but since then the development goes into DistributedDataParallel. You learn DataParallel because you will meet it, and because lesson 08 fixes its faults.
+# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers announced a plan to keep it in *maintenance mode* for a year and then remove it, and asked for opinions [3]. It has not been removed, but since then development has gone into DistributedDataParallel. You learn DataParallel because you will come across it, and because lesson 08 fixes its faults.
 #
 # ## 4. The steps, timed one by one
 #
-# Now we take a larger network of 1.1 million parameters, in float32, with 256 samples. A `Log` records which device was busy when.
+# Now we use a larger network with 1.1 million parameters, in float32, and 256 samples. A `Log` records when each device was busy.
 #
 # **Predict.** For what fraction of a step does device 3 wait? Write a number between 0 and 1.
 
@@ -402,7 +402,7 @@ for label in steps:
     print(f"{label:13} {who:8} {ms:7.2f} {ms / 1e3 / duration(log):6.0%}")
 
 # %% [markdown]
-# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master, and in hatched time you pay for a device that has nothing to do. (Within a solid bar, four devices on 2 cores take turns; the bar begins when the work is handed out.)
+# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master, and hatched time is time in which you pay for an idle device. (Within a solid bar, four devices take turns on 2 cores; the bar begins when the work is submitted.)
 
 # %% tags=["nbval-ignore-output"]
 lanes = {
@@ -425,9 +425,9 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# The others wait for everything that the master does alone. The `assert` says that, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not get faster to the same extent.
+# The others wait for everything that the master does alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
 #
-# And the master's part *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
+# The master's part also *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
 
 # %% tags=["nbval-ignore-output"]
 print("devices   alone (ms)   all at once (ms)")
@@ -439,10 +439,10 @@ for p in (1, 2, 4):
 # %% [markdown]
 # ## 5. Bytes through the master
 #
-# Times depend on the machine; bytes do not. Let `n` be the bytes of all parameters, `x` those of the batch of inputs and `y` those of the outputs, and let the batch be divisible by `p`. In every step the master
+# Times depend on the machine; bytes do not. Let `n`, `x` and `y` be the sizes in bytes of all parameters, of the batch of inputs and of the outputs, and let the batch be divisible by `p`. In every step the master
 #
-# - **sends** to the others all parameters, `(p - 1) n`; their shards of the inputs, `(p - 1)/p x`; and their shards of the gradient of the outputs, `(p - 1)/p y`;
-# - **receives** their shards of the outputs, `(p - 1)/p y`, and a gradient from each, `(p - 1) n`.
+# - **sends** the others all parameters, `(p - 1) n`; their shards of the inputs, `(p - 1)/p x`; and their shards of the outputs' gradient, `(p - 1)/p y`;
+# - **receives** from them their shards of the outputs, `(p - 1)/p y`, and a gradient from each, `(p - 1) n`.
 #
 # **Predict.** `n` is about 4.5 MB here, and the images and outputs are small. With 8 devices, how many MB pass through the master in one step, in and out together? Write a number.
 
@@ -465,7 +465,7 @@ for p in (2, 4, 8, 16):
 compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
 
 # %% [markdown]
-# The formula holds to the byte; the bytes were counted from the tensors that were copied. Here are the bytes of every device for `p` = 4:
+# The formula is correct to the byte; we counted the bytes of the tensors that were copied. Here are the bytes of every device for `p` = 4:
 
 # %%
 copied = logged_step(devices)
@@ -476,7 +476,7 @@ assert copied.bytes_out(0) == 3 * copied.bytes_in(1) == sum(copied.bytes_in(i) f
 assert copied.bytes_in(0) == 3 * copied.bytes_out(1) == sum(copied.bytes_out(i) for i in (1, 2, 3))
 
 # %% [markdown]
-# The master carries as much as the three others together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, and always a `1/p` part of the gradient. It takes `p - 1` rounds to add up and `p - 1` rounds to pass on the complete parts. Here it is, on the same devices:
+# The master carries as much as the other three together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, and always one `p`-th of the gradient. It takes `p - 1` rounds to add up the parts and `p - 1` rounds to pass on the complete ones. Here it is, on the same devices:
 
 
 # %%
@@ -533,15 +533,15 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# With 2 devices there is hardly a difference. With more, the master's line rises with `p`, while the ring's bends and never reaches `4 n`: a ring has no master. Lesson 03 built it from `send` and `recv`. Lesson 08 uses it, and then no parameter has to travel at all: replicas that start equal and apply the same gradients stay equal.
+# With 2 devices there is hardly any difference. With more, the master's line rises with `p`, while the ring's line flattens and never reaches `4 n`: a ring has no master. You built the ring from `send` and `recv` in lesson 03. Lesson 08 uses it, and then no parameters have to travel at all: replicas that start equal and apply the same gradients stay equal.
 #
-# Our steps copy one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and the gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. Even then three faults remain. All parameters travel in every step, although they need not. Nothing travels while the devices compute. And inputs, outputs, loss and update remain the master's work.
+# Our steps make the copies one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. Even then three faults remain. All parameters travel in every step, although they need not. Nothing travels while the devices compute. And the inputs, outputs, loss and update remain the master's work.
 #
-# The master's *memory* is also fuller than the others': it holds the optimizer's state, the whole batch, all outputs and their gradient. So the master decides which batch size fits.
+# The master also uses more *memory* than the others: it holds the optimizer's state, the whole batch, and all outputs with their gradient. So the largest batch that fits is decided by the master.
 #
 # ### Exercise 4: count the bytes
 #
-# Write `master_bytes(model, inputs, outputs, p)`: it returns two whole numbers, the bytes that leave the master in one training step, and the bytes that reach it. `inputs` and `outputs` are the tensors of the whole batch, which is divisible by `p`. Count the model's buffers as well, because a replica needs them. Frozen parameters, with `requires_grad` false, have no gradient.
+# Write `master_bytes(model, inputs, outputs, p)`, which returns two integers: the number of bytes that leave the master in one training step, and the number that reach it. `inputs` and `outputs` are the tensors of the whole batch, which is divisible by `p`. Count the model's buffers as well, because a replica needs them. Frozen parameters, with `requires_grad` false, have no gradient.
 
 
 # %% tags=["exercise"] exercise="07.master_bytes"
@@ -563,9 +563,9 @@ check("07.master_bytes")
 #
 # ## 6. Threads or processes? The global lock
 #
-# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads of section 2 share one lock. PyTorch releases it while an operation computes, and takes it again for the next line of Python.
+# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads in section 2 share this lock. PyTorch releases it while an operation computes, and takes it again for the next line of Python.
 #
-# So the work decides how much the lock matters. To compare threads with processes we need processes: our ranks. The next cell defines two jobs on the ranks and, with `--local`, in this notebook too.
+# How much the lock matters therefore depends on the work. To compare threads with processes we need processes: our ranks. The next cell defines two jobs on the ranks and, because of `--local`, in this notebook too.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -599,7 +599,7 @@ assert many_small().tolist() == [10_000] * 4
 assert torch.equal(few_large(), torch.eye(512).roll(10, dims=0))
 
 # %% [markdown]
-# **Predict.** One device does a job alone. Then two devices each do the same job at the same time, on two cores. If they do not disturb each other, they take as long as one alone: a factor of 1. If they take turns, the factor is 2. Write a list of two numbers: the factors for `many_small` and for `few_large` in two threads.
+# **Predict.** One device does a job alone. Then two devices each do the same job at the same time, on two cores. If they do not disturb each other, they take as long as one alone, a factor of 1. If they take turns, the factor is 2. Write a list of two numbers: the factors for `many_small` and `few_large` in two threads.
 
 # %%
 prediction = None
@@ -622,7 +622,7 @@ jobs = (many_small, few_large)
 in_threads = {job.__name__: [best_time(job, count) for count in (1, 2)] for job in jobs}
 
 # %% [markdown]
-# Now the same on ranks, which are processes: first on rank 0 alone, then on ranks 0 and 1 together. A barrier of `pair` lets the two start at the same time.
+# Now we do the same on ranks, which are processes: first on rank 0 alone, then on ranks 0 and 1 together. A barrier on `pair` makes the two start at the same time.
 
 # %%
 # %%px
@@ -661,15 +661,15 @@ compare(prediction, factors, within=0.25)
 print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off")
 
 # %% [markdown]
-# Compare the factors in the table (*measured here*) with 1, undisturbed, and 2, taking turns. In processes both jobs stay near 1. So does `few_large` in threads, which hold the lock for microseconds and compute for milliseconds, so they hardly meet. Only `many_small` in threads is far from 1. While this lesson was written, on two cores, its factor was between 2.5 and 3.5: **worse than taking turns**. Each of its operations releases the lock and wants it back at once. In between, the other thread has woken up and taken it, and the first one has to wait. Handing over the lock costs more than the work. D. Beazley showed this effect in 2010 [5]. (With other work on your cores, or with fewer than two free ones, all factors are larger.)
+# Compare the factors in the table (*measured here*) with 1 (undisturbed) and 2 (taking turns). In processes, both jobs stay near 1. So does `few_large` in threads: its threads hold the lock for microseconds and compute for milliseconds, so they rarely compete for it. Only `many_small` in threads is far from 1. When this lesson was written, its factor on two cores was between 2.5 and 3.5: **worse than taking turns**. Each of its operations releases the lock and wants it back at once. In between, the other thread has woken up and taken it, and the first one has to wait. Handing over the lock costs more than the work itself. D. Beazley demonstrated this effect in 2010 [5]. (If other programs use your cores, or fewer than two are free, all factors are larger.)
 #
-# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: each device then has a job like `many_small`. One process with eight threads has one lock for all eight; eight processes have eight locks. That is the second reason for lesson 08. Python can be built without the lock, as an experiment since version 3.13 (PEP 703 [6]) and as a supported option since 3.14 (PEP 779 [9]). Such a build removes this reason, but the master remains.
+# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But with smaller layers, a GPU is so fast that the Python thread does nothing but launch operations: each device then has a job like `many_small`. One process with eight threads has one lock for all eight; eight processes have eight locks. That is the second reason for lesson 08. Python can be built without the lock: as an experiment since version 3.13 (PEP 703 [6]), and as a supported option since 3.14 (PEP 779 [9]). Such a build removes this reason, but not the master.
 #
 # Does the lock at least make it safe to share data between threads? No. It protects single steps of the interpreter, and `total = total + gradient` is several of them.
 #
 # ### Exercise 5: many threads, one sum
 #
-# Write `accumulate(shared, compute, lock)`, which every device's thread calls: it adds the thread's gradient to a shared sum. `compute()` takes a long time and returns the gradient. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. No gradient may be lost, whatever the other threads do at the same time, and all threads must be able to compute at once. `with lock:` lets one thread at a time into the lines below it.
+# The thread of each device calls `accumulate(shared, compute, lock)`. `compute()` takes a long time and returns the thread's gradient. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces that sum. Add the gradient to it. No gradient may get lost, whatever the other threads are doing, and all threads must be able to compute at the same time. `with lock:` admits one thread at a time to the lines below it.
 
 
 # %% tags=["exercise"] exercise="07.accumulate"
@@ -688,13 +688,13 @@ check("07.accumulate")
 # %% [markdown]
 # Stuck? `hint("07.accumulate")`, `solution("07.accumulate")`.
 #
-# Even with a lock, chance decides the *order* of the additions, and with it the last bits of the sum. The library therefore lets one thread add up in the order of the devices. Two runs are then equal to the bit.
+# Even with a lock, chance decides the *order* of the additions, and so the last bits of the sum. The library therefore lets a single thread add up the gradients in the order of the devices. Two runs then agree to the bit.
 #
 # ## 7. Break it on purpose: the lost statistics
 #
-# A forward that changes the model changes a replica, and replicas are thrown away. Batch normalisation does that: in training it keeps a *running mean* of its inputs in a buffer.
+# If forward changes the model, it changes only a replica, and replicas are thrown away. Batch normalisation is such a case: in training it keeps a *running mean* of its inputs in a buffer.
 #
-# **Predict.** 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Four devices get two samples each. After the forward, what is the running mean in the master's model? (With `momentum=1.0` it is the mean of the last batch.) Write a number.
+# **Predict.** There are 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Each of four devices gets two samples. What is the running mean in the master's model after forward? (With `momentum=1.0` it is the mean of the last batch.) Write a number.
 
 # %%
 prediction = None
@@ -712,42 +712,42 @@ assert norm.running_mean.item() == running_means[0]
 assert running_means == [0, 10, 20, 30]
 
 # %% [markdown]
-# - **Symptom.** Accuracy on test data may be worse than the training loss promises, and more so with more devices, because tests use the running mean. With `torch.nn.DataParallel` a counter in `forward` even stays at its first value [1]. Nothing raises an error.
-# - **Diagnosis.** Replica 0 *is* the master's model, so the statistics of device 0 are kept. Those of the others are thrown away with their replicas. And each device normalised by the mean of its own two samples, which breaks the identity of lesson 04.
-# - **Fix.** Change no state in `forward`; use a normalisation that does not look across samples (`GroupNorm`, `LayerNorm`); or use DistributedDataParallel with SyncBatchNorm (lesson 08), where every replica lives on.
+# - **Symptom.** Accuracy on test data may be worse than the training loss suggests, because evaluation uses the running mean; the more devices, the worse it gets. With `torch.nn.DataParallel`, even a counter in `forward` stays at its initial value [1]. Nothing raises an error.
+# - **Diagnosis.** Replica 0 *is* the master's model, so the statistics of device 0 are kept. Those of the others are thrown away with their replicas. Also, each device normalised with the mean of its own two samples, which breaks the identity of lesson 04.
+# - **Fix.** Change no state in `forward`; use a normalisation that does not look across samples (`GroupNorm`, `LayerNorm`); or use DistributedDataParallel with SyncBatchNorm (lesson 08), where every replica is kept.
 #
-# ## 8. Why it stays on one machine
+# ## 8. Why it cannot leave one machine
 #
-# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. One process for each device is then the natural choice. Each process also has its own GIL, and it can keep its replica instead of getting a new one in each step. That design is called DistributedDataParallel.
+# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. One process per device is then the natural choice. Each process also has its own GIL, and it can keep its replica instead of receiving a new one in each step. This design is called DistributedDataParallel.
 #
 # ## Recap
 #
 # | | DataParallel | what lesson 08 does instead |
 # |---|---|---|
-# | processes | one, with a thread for each device | one for each device |
-# | replicas | copied again in each step | live on, and stay equal |
-# | optimizer | on the master only | in every process; all make the same step |
+# | processes | one, with a thread per device | one per device |
+# | replicas | copied again in each step | kept, and stay equal |
+# | optimizer | on the master only | in every process; all take the same step |
 # | bytes of the busiest device, in and out | `2 (p - 1) n` plus inputs and outputs, copied one by one: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
-# | while the master works | all others wait | there is no master |
+# | while the master works | the others wait | there is no master |
 # | GIL | one for all | one each |
 # | state changed in `forward` | kept on device 0 only | kept in every process |
 # | machines | one | any number |
-# | code to change | one line | some ten lines, and a launcher |
+# | code to change | one line | about ten lines, and a launcher |
 #
-# - Invariant: up to rounding, the gradient on the master is that of one device with the whole batch, with uneven shards too.
-# - The loss is a mean over *all* samples; therefore the gradients of the replicas are added up, not averaged.
-# - Update the master. Changes to replicas are lost.
+# - Invariant: up to rounding, the gradient on the master is that of one device with the whole batch, even with uneven shards.
+# - The loss is a mean over *all* samples, so the gradients of the replicas are added up, not averaged.
+# - Update only the master. Changes to replicas are lost.
 #
 # **Next:** lesson 08 gives every device a process of its own.
 #
 # ## References and further reading
 #
-# 1. PyTorch 2.13 documentation, [`torch.nn.DataParallel`](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html): the warning recommends DistributedDataParallel, and another one lists what is lost in replicas. The source, `torch/nn/parallel/`, is short: read `data_parallel.py` and `replicate.py`.
+# 1. PyTorch 2.13 documentation, [`torch.nn.DataParallel`](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html): one warning recommends DistributedDataParallel, and another lists what is lost in replicas. The source, `torch/nn/parallel/`, is short: read `data_parallel.py` and `replicate.py`.
 # 2. PyTorch documentation, "CUDA semantics", section "Use nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
 # 3. C. Balioglu, "[POLL][RFC] DataParallel Deprecation", [pytorch issue 65936](https://github.com/pytorch/pytorch/issues/65936), 2021.
 # 4. PyTorch documentation, "Autograd mechanics", section "Multithreaded Autograd".
 # 5. D. Beazley, "Understanding the Python GIL", PyCon, Atlanta, 2010.
 # 6. S. Gross, "PEP 703: Making the Global Interpreter Lock Optional in CPython", 2023.
-# 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. Where DistributedDataParallel comes from.
+# 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. The paper that describes DistributedDataParallel.
 # 8. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009. The ring and its traffic.
 # 9. T. Wouters, M. Page and S. Gross, "PEP 779: Criteria for supported status for free-threaded Python", 2025.

@@ -12,8 +12,8 @@ from course_lib.teaching.exercise import exercise
 # ---- deal out, evenly -------------------------------------------------------------------------
 
 SCATTER_HINTS = [
-    "10 samples on 4 devices: two devices get 3, two get 2. In general `N // p` each, and the "
-    "first `N % p` devices get one more.",
+    "With 10 samples on 4 devices, two devices get 3 and two get 2. In general each device gets "
+    "`N // p` samples, and the first `N % p` devices get one more.",
     "Work out the list of sizes first. `torch.split(batch, sizes)` cuts a tensor into pieces of "
     "exactly these sizes, in order. The pieces still share the memory of the batch: `clone()` "
     "makes a copy.",
@@ -35,13 +35,13 @@ def check_scatter(scatter_evenly: Callable) -> str:
 # ---- one loss from all shards -----------------------------------------------------------------
 
 LOSS_HINTS = [
-    "Two shards: one sample with loss 9, three samples with mean loss 1. The mean over the four "
-    "samples is (9 + 1 + 1 + 1) / 4 = 3. The mean of the two means is 5. By what must you "
-    "multiply a mean before you may add it to another one?",
-    "A mean times its number of samples is a sum. Add up the sums, and divide by the number of "
-    "all samples. Stay with tensors: a loss that went through `item()` has no gradient.",
-    "`sum(loss * size for loss, size in zip(losses, sizes) if size)` is the sum over all samples: "
-    "a shard of no samples has a mean of 0 / 0, so it has to be left out, not multiplied by 0.",
+    "Take two shards: one sample with loss 9, and three samples with mean loss 1. The mean over "
+    "the four samples is (9 + 1 + 1 + 1) / 4 = 3, but the mean of the two means is 5. By what "
+    "must you multiply each mean before you add them?",
+    "A mean times its number of samples is a sum. Add up the sums, and divide by the total number "
+    "of samples. Keep working with tensors: a loss that went through `item()` has no gradient.",
+    "`sum(loss * size for loss, size in zip(losses, sizes) if size)` is the sum over all samples. "
+    "The mean of an empty shard is 0 / 0, so leave it out; multiplying it by 0 does not help.",
 ]
 
 
@@ -55,11 +55,11 @@ def check_mean_loss(mean_loss: Callable) -> str:
 # ---- the master is updated --------------------------------------------------------------------
 
 UPDATE_HINTS = [
-    "Replicas are thrown away after the step. What has to be changed so that the next step's "
-    "replicas are any better? And what are the replicas good for, when their backward is done?",
-    "For each parameter of the master: add the gradients of the same parameter of all replicas to "
-    "the master's own `grad`. Then the optimizer, which holds the master's parameters, makes the "
-    "step. Replica 0 is the master itself: its gradient is there already.",
+    "Replicas are thrown away after the step. What must change so that the next step's "
+    "replicas are any better? And what do you still need the replicas for after backward?",
+    "For each parameter of the master, add the gradients of that parameter on the replicas to the "
+    "master's own `grad`. Then the optimizer, which holds the master's parameters, takes the "
+    "step. Replica 0 is the master itself, so its gradient is there already.",
     "```python\n"
     "for replica in replicas[1:]:\n"
     "    for own, other in zip(model.parameters(), replica.parameters()):\n"
@@ -80,7 +80,7 @@ def check_update(update: Callable) -> str:
 # ---- bytes through the master -----------------------------------------------------------------
 
 BYTES_HINTS = [
-    "Go through the step and ask of each tensor: does it leave the master or reach it, and how "
+    "Go through the step and ask for each tensor: does it leave the master or reach it, and how "
     "many devices are at the other end? The master sends nothing to itself.",
     "Out: parameters and buffers, to each of the p - 1 others; their shards of the inputs; their "
     "shards of the gradient of the outputs. In: their shards of the outputs; a gradient from each "
@@ -103,12 +103,12 @@ def check_master_bytes(master_bytes: Callable) -> str:
 # ---- many threads, one sum --------------------------------------------------------------------
 
 ACCUMULATE_HINTS = [
-    "`shared.write(shared.read() + gradient)` is three things: read, add, write. What if another "
+    "`shared.write(shared.read() + gradient)` does three things: read, add, write. What if another "
     "thread writes after you have read?",
-    "A lock lets one thread in at a time: `with lock:`. Hold it from the reading to the writing. "
-    "Long work that needs no lock should stay outside, or the threads work one after another.",
-    "First `gradient = compute()`, without the lock. Then `with lock:`, and in that block the "
-    "line with `shared.write(shared.read() + gradient)`.",
+    "`with lock:` admits one thread at a time. Hold the lock from the read to the write. Long "
+    "work that needs no lock should stay outside, or the threads work one after another.",
+    "First call `gradient = compute()`, without the lock. Then, inside `with lock:`, call "
+    "`shared.write(shared.read() + gradient)`.",
 ]
 
 

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 08 DistributedDataParallel
 #
-# **The one idea.** `DistributedDataParallel` (DDP) is the synchronous SGD that you wrote by hand, behind a wrapper of one line. It starts the all-reduce of the last layers' gradients while the first layers' are still being computed.
+# **The one idea.** `DistributedDataParallel` (DDP) is the synchronous SGD that you wrote by hand, in a one-line wrapper. It starts the all-reduce of the last layers' gradients while those of the first layers are still being computed.
 #
 # **You will be able to**
-# - turn a one-process training loop into one for many ranks, and prove that it computes the same;
-# - say what DDP sends and when, and watch it: hooks, buckets, overlap, buffers;
-# - avoid what usually goes wrong: a sampler that never reshuffles, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
-# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many, and keep the remainders that rounding leaves out;
-# - launch the same training by `torchrun` and by `mpiexec`, and choose between DataParallel, DDP and your own loop.
+# - turn a one-process training loop into a loop for many ranks, and prove that both compute the same result;
+# - say what DDP sends and when, and observe its hooks, buckets, overlap and buffers;
+# - avoid the usual mistakes: a sampler that never reshuffles, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
+# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and keep the remainders that rounding leaves out;
+# - launch the same training with `torchrun` and with `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
-# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
+# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes to study it with its five exercises, in two sittings. Sections 1 to 6 stand on their own (about 120 minutes). You can leave out section 11, and in a workshop also section 7 after its first table.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes, in two sittings, to study it and do its five exercises. Sections 1 to 6 stand on their own (about 120 minutes). You can skip section 11 and, in a workshop, the part of section 7 after its first table.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -35,7 +35,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The networks of this lesson are so small that they stay on the CPU even where there are GPUs. Claims "to the last bit" then hold everywhere. The text says where something is different on GPUs.
+# The networks in this lesson are so small that they stay on the CPU even if you have GPUs. Claims "to the last bit" therefore hold everywhere. The text points out what is different on GPUs.
 
 # %%
 # %%px
@@ -59,7 +59,7 @@ training, test, _ = data.load_available("digits", size=28)
 # %% [markdown]
 # ## 1. One line
 #
-# This is the loop of lesson 05. Each rank takes its part of the batch, 32 images. Only the line that calls `sync` would be missing in a single process.
+# This is the loop of lesson 05. Each rank takes its part of the batch, 32 images. In a single process, only the line that calls `sync` would be missing.
 
 
 # %%
@@ -90,7 +90,7 @@ def train(model, steps, sync=None, group=None):
 
 
 # %% [markdown]
-# By hand you need two calls, one before the first step and one in each step. With DDP you wrap the model, and the loop needs no extra line. Note the seeds: every rank begins with *other* weights.
+# By hand you need two calls, one before the first step and one in each step. With DDP you wrap the model, and the loop needs no extra line. Note the seeds: every rank begins with *different* weights.
 
 # %%
 # %%px
@@ -107,9 +107,9 @@ assert_replicas_equal(by_ddp)
 assert_weights_moved(by_ddp, before)
 
 # %% [markdown]
-# Each of the two models is the same on all ranks. Are the two also equal to each other?
+# Each of the two models is the same on all ranks. Are the two models equal to each other as well?
 #
-# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained by DDP, after 20 steps on **two** ranks? The cell makes two groups of two ranks, 0 and 1, and 2 and 3, and each group trains on its own.
+# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained with DDP, after 20 steps on **two** ranks? The cell creates two groups of two ranks, 0 and 1, and 2 and 3, and each group trains on its own.
 
 # %%
 prediction = None
@@ -137,11 +137,11 @@ compare(prediction, cluster.view["difference"][0])
 assert cluster.view["difference"] == [0] * 4
 
 # %% [markdown]
-# The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, in floating point too. By hand we divide the sum by 2, while DDP divides before it sums; halving is exact. So on two ranks *every* correct synchronisation gives the same bits.
+# The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, even in floating point. By hand we divide the sum by 2, whereas DDP divides before it sums; halving is exact either way. So on two ranks *every* correct synchronisation gives the same bits.
 #
-# On four ranks there are several sums, for instance $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce may choose one of them, and the choice may even depend on the size of the message. A third synchronisation shows the effect: it gathers all gradients and adds them up one after the other, rank 0 first.
+# On four ranks there are several possible sums, for instance $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce is free to choose one of them, and the choice may even depend on the size of the message. A third way to synchronise shows the effect: it gathers all gradients and adds them up one after another, starting with rank 0.
 #
-# **Predict.** Four ranks, 20 steps: what is the order of magnitude of the largest difference between weights trained by DDP and weights trained with this other order? One float32 rounding is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
+# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with this other order of addition? One float32 rounding error is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
 
 # %%
 prediction = None
@@ -168,9 +168,9 @@ assert max(max(pair) for pair in cluster.view["differences"]) < 1e-4
 print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
 
 # %% [markdown]
-# A gradient is off by a rounding or two, and 20 steps with momentum carry that on. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, shows as 0.1 and more. Perhaps the model trained by hand and DDP's are equal to the bit on four ranks as well. Then your MPI added in the same order for both, which is pleasant but not promised.
+# A gradient is off by one or two rounding errors, and 20 steps with momentum carry them forward. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, shows up as 0.1 or more. The model trained by hand and the DDP model may agree to the bit on four ranks as well. In that case your MPI added in the same order for both, which is pleasant but not guaranteed.
 #
-# The third claim is the one that counts: *R ranks equal one process with the whole batch*. In float64 a rounding is $10^{-16}$, so a mistake can't hide among rounding errors. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$: room for ten thousand rounding errors, and far less than the effect of any real mistake.
+# The third claim is the one that counts: *R ranks equal one process with the whole batch*. In float64 a rounding error is $10^{-16}$, so a mistake can't hide among rounding errors. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$, which leaves room for ten thousand rounding errors and is far below the effect of any real mistake.
 
 # %%
 # %%px
@@ -193,7 +193,7 @@ for step in range(5):
 assert_matches_serial(replica.module, serial, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Where did the equal start come from? DDP's constructor compares the shapes of all parameters over the ranks, and then broadcasts rank 0's parameters and buffers. The *traffic meter* of lesson 03 shows it. The meter cannot see what a library sends inside a collective. It counts how often each collective was called, and the bytes that this rank *handed over*. It also counts calls from C++, as DDP makes them.
+# Why did all ranks start with equal weights? DDP's constructor compares the shapes of all parameters across the ranks, and then broadcasts the parameters and buffers of rank 0. The *traffic meter* of lesson 03 shows this. The meter cannot see what a library sends inside a collective. It counts how often each collective was called, and the bytes that this rank *handed over*. It also counts calls made from C++, as DDP's are.
 
 # %%
 # %%px
@@ -207,13 +207,13 @@ assert handed_over == 0 if rank > 0 else handed_over >= 4 * models.parameter_cou
 assert_replicas_equal(wrapped)
 
 # %% [markdown]
-# Rank 0 sends, and the others receive. Rank 0's bytes are those of the network, 61,706 numbers of 4 bytes, and 304 more for the shapes.
+# Rank 0 sends, and the others receive. The bytes of rank 0 are those of the network, 61,706 numbers of 4 bytes, plus 304 for the shapes.
 #
 # ## 2. Under the hood
 #
 # ### Gradients come in reverse
 #
-# Backward begins at the loss, so the *last* layer's gradients are ready first. Autograd lets you hang a *hook* on each parameter: a function that it calls as soon as that gradient is complete.
+# Backward begins at the loss, so the *last* layer's gradients are ready first. With autograd you can attach a *hook* to each parameter: a function that is called as soon as that parameter's gradient is complete.
 #
 # **Predict.** LeNet has five layers with weights: `features.0`, `features.3`, `classifier.1`, `classifier.3` and `classifier.5`. Which layer's gradient is ready *last*?
 
@@ -240,9 +240,9 @@ assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", 
 # %% [markdown]
 # ### Buckets
 #
-# While `features.0` is still being computed, `classifier.5` could be on its way. But 84 · 10 numbers are a small message, and every message costs a start-up time, however small it is. So DDP fills *buckets*. It goes through the parameters in the order in which their gradients come, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, the bucket leaves.
+# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But 84 · 10 numbers are a small message, and every message costs a start-up time, however small it is. So DDP fills *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
 #
-# With a *communication hook* you can watch, or replace, what DDP does with a full bucket. The hook below notes the bucket's content and then does the same as DDP would.
+# With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records the contents of the bucket and then does the same as DDP would.
 
 
 # %%
@@ -269,7 +269,7 @@ def watched(model, **options):
 
 
 # %% [markdown]
-# **Predict.** `bucket_cap_mb=0.01` is 10,486 bytes. In the order above the layers' parameters take 3,400, then 40,656, 192,480, 9,664 and 624 bytes. How many buckets will DDP make of these five layers?
+# **Predict.** `bucket_cap_mb=0.01` is 10,486 bytes. In the order above, the layers' parameters take 3,400, then 40,656, 192,480, 9,664 and 624 bytes. How many buckets will DDP make for these five layers?
 
 # %%
 prediction = None
@@ -303,13 +303,13 @@ for index, (kind, names, _) in enumerate(events):
 assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucketed)
 
 # %% [markdown]
-# Note two things. In step 0 there was *one* bucket. DDP does not know the order yet, so it waits for everything, notes the order, and cuts the buckets for all steps to come (in rank 0's order, so that all ranks cut alike). And from step 1 on, `SEND` is in the *middle* of the list: two of three buckets are under way before backward ends.
+# Note two things. First, in step 0 there was *one* bucket. DDP does not know the order yet, so it waits for everything, records the order, and cuts the buckets for all later steps (in rank 0's order, so that all ranks cut in the same places). Second, from step 1 on, `SEND` is in the *middle* of the list: two of three buckets are on their way before backward ends.
 #
-# By default, buckets are of 25 MiB, for large networks, and the first one is of 1 MiB, so that something leaves early. All of LeNet fits into that one. If you set a size, even `bucket_cap_mb=25`, it holds for the first bucket as well. Buckets take memory on top of the gradients; with `gradient_as_bucket_view=True` the `.grad` of each parameter is a view into its bucket instead of a copy.
+# The default bucket size is 25 MiB, for large networks. The first bucket has only 1 MiB, so that something leaves early, and all of LeNet fits into it. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients; with `gradient_as_bucket_view=True` the `.grad` of each parameter is a view into its bucket instead of a copy.
 #
 # ### Overlap
 #
-# Does that help? On this machine the CPU's cores compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. We build that case from parts. There are six layers whose backward takes 6 ms each, during which the core does *nothing* (the rank sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
+# Does that help? On this machine the CPU cores compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. We emulate that case. There are six layers whose backward takes 6 ms each, during which the CPU does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
 
 
 # %%
@@ -341,7 +341,7 @@ def slow_network():
 
 
 # %% [markdown]
-# A hook has to return a *future*: a promise of the averaged bucket. Here one thread is the link. It runs the all-reduce, waits as long as the bytes would take, and then keeps the promise.
+# A hook must return a *future*, a promise of the averaged bucket. Here, a single thread plays the part of the link: it runs the all-reduce, waits for as long as the bytes would take to travel, and then keeps the promise.
 
 
 # %%
@@ -366,9 +366,9 @@ def over_slow_link(names, sent):
 
 
 # %% [markdown]
-# Each layer has 256 · 256 numbers, or 262,144 bytes, which take 5.2 ms on the link.
+# Each layer has 256 · 256 numbers, or 262,144 bytes, and these take 5.2 ms on the link.
 #
-# **Predict.** How many milliseconds does one backward pass take, all-reduce included, (a) with one bucket for everything and (b) with one bucket per layer? Write `[a, b]`.
+# **Predict.** How long, in milliseconds, does a backward pass take, including the all-reduce, (a) with a single bucket for everything and (b) with a bucket for each layer? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -434,15 +434,15 @@ figures.buckets(
 )
 
 # %% [markdown]
-# (a) Computing and sending come one after the other: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), and a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, labelled with their layers.
+# (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, labelled with their layers.
 #
-# We assert only the overlap itself: pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. Where that takes long, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) loses its lead.
+# We assert only the overlap itself: pass (a) takes at least as long as its computing and sending together, and pass (b) takes less time than its own computing and sending together. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) loses its lead.
 #
-# *Published*: Li and others measured the speed-up that overlap brings on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT over NCCL, 26.8 % and 21.5 % over gloo [1]. Why not always a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 draws that curve.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 plots that curve.
 #
 # ### Buffers
 #
-# A *buffer* belongs to a model's state but has no gradient: batch norm's running mean and variance, for instance. By itself, nothing keeps buffers equal over the ranks. DDP's answer is simple: at the start of each forward it broadcasts rank 0's buffers.
+# A *buffer* belongs to a model's state but has no gradient: batch norm's running mean and variance, for instance. Averaging gradients does not keep buffers equal across the ranks. DDP's answer is simple: at the start of each forward it broadcasts rank 0's buffers.
 #
 # **Predict.** Every rank sets the running mean of a batch norm layer to its own rank. What does rank 3 hold after one forward pass (in evaluation mode, so that the pass itself changes nothing)?
 
@@ -462,13 +462,13 @@ compare(prediction, cluster.view["running_mean"][3])
 assert cluster.view["running_mean"] == [0.0] * 4
 
 # %% [markdown]
-# It holds rank 0's value. So in training the running statistics are those of rank 0's part of the data alone; the others' are overwritten. With `forward_sync_buffers=False` each rank keeps its own, and they differ. (Before PyTorch 2.13 the switch was `broadcast_buffers=False`, which also leaves out the broadcast in the constructor.) Section 8 has a better way.
+# It holds rank 0's value. So in training, the running statistics come from rank 0's part of the data alone; those of the other ranks are overwritten. With `forward_sync_buffers=False` each rank keeps its own statistics, and they differ. (Before PyTorch 2.13 the option was `broadcast_buffers=False`, which also skips the broadcast in the constructor.) Section 8 shows a better way.
 #
 # ## 3. Who sees which sample
 #
-# `DistributedSampler` deals out the samples like cards: with `p` ranks, rank `r` gets samples number `r`, `r + p`, `r + 2p`, ... of the order.
+# `DistributedSampler` deals out the samples like cards: with `p` ranks, rank `r` gets those at positions `r`, `r + p`, `r + 2p`, ... in the order.
 #
-# **Predict.** 10 samples, 4 ranks, no shuffling. What does rank 3 get? Write a list.
+# **Predict.** There are 10 samples and 4 ranks, without shuffling. Which samples does rank 3 get? Write a list.
 
 # %%
 prediction = None
@@ -487,9 +487,9 @@ compare(prediction, cluster.view["mine"][3])
 assert cluster.view["everyone"] == [[[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]] * 4
 
 # %% [markdown]
-# Four ranks can't share 10 samples evenly, and all must make the same number of steps. So the sampler *pads*: samples 0 and 1 come twice. `drop_last=True` would leave two out instead. For training neither matters much. For an accuracy it matters, as exercise 2 shows.
+# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. For training neither matters much, but for measuring accuracy both do, as exercise 2 shows.
 #
-# **Predict.** Now we shuffle and run three epochs, and change nothing else. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
+# **Predict.** Now we shuffle and run three epochs; nothing else changes. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
 
 # %%
 prediction = None
@@ -514,7 +514,7 @@ assert cluster.view["orders"] == [1] * 4
 assert all(len(set(map(tuple, orders))) == 3 for orders in cluster.view["with_set_epoch"])
 
 # %% [markdown]
-# One order, three times over. The ranks must agree on the shuffle without talking, so each draws it from the same number, `seed + epoch`. Only you can tell the sampler which epoch it is. There is no error and no warning. The same samples meet in the same batches in every epoch, and training is a little worse than it could be.
+# It sees the same order three times. The ranks must agree on the shuffle without communicating, so each one generates it from the same number, `seed + epoch`. Only you can tell the sampler which epoch it is. There is no error and no warning, but every epoch has the same batches, and training is a little worse than it could be.
 #
 # ### Exercise 1: repair an epoch loop
 #
@@ -525,7 +525,7 @@ assert all(len(set(map(tuple, orders))) == 3 for orders in cluster.view["with_se
 #             step(batch)
 # ```
 #
-# Write it so that every epoch has an order of its own, while the ranks still share out each epoch without gaps.
+# Rewrite this function so that every epoch has its own order, and the ranks still share out all samples in each epoch.
 
 
 # %% tags=["exercise"] exercise="08.train_epochs"
@@ -547,7 +547,7 @@ check("08.train_epochs")
 #
 # ### Exercise 2: accuracy over a padded test set
 #
-# Each rank has tested its share of `samples` test samples, dealt out by `DistributedSampler(..., shuffle=False)`. `right` is a tensor of booleans that says whether this rank's first, second, ... sample was classified correctly. Padding is included. Write `global_accuracy(right, samples, group)`: every rank returns the fraction of the test set that is right, as a float, with each sample counted once. The budget is one all-reduce of at most 16 bytes.
+# Each rank has tested its share of `samples` test samples, dealt out by `DistributedSampler(..., shuffle=False)`. `right` is a tensor of booleans that says whether this rank's first, second, ... sample was classified correctly. Padding is included. Write `global_accuracy(right, samples, group)`: on every rank it returns the fraction of the test set that was classified correctly, as a float, with each sample counted once. The budget is one all-reduce of at most 16 bytes.
 
 
 # %% tags=["exercise"] exercise="08.global_accuracy"
@@ -569,11 +569,11 @@ check("08.global_accuracy")
 # %% [markdown]
 # Stuck? `hint("08.global_accuracy")`, `solution("08.global_accuracy")`.
 #
-# ## 4. Accumulate first, then talk once
+# ## 4. Accumulate first, then communicate once
 #
-# When a batch does not fit into memory, you run it in *micro-batches*: `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. DDP would run an all-reduce in each of the four. `no_sync()` tells it to leave that to the next backward outside.
+# When a batch does not fit into memory, you split it into *micro-batches*: `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. DDP would run an all-reduce in each of the four. `no_sync()` tells DDP to put the all-reduce off until the next backward outside it.
 #
-# **Predict.** LeNet is in one bucket, and there are four micro-batches. How many all-reduces are there (a) without and (b) with `no_sync()` around the first three? Write `[a, b]`.
+# **Predict.** LeNet fits in one bucket, and there are four micro-batches. How many all-reduces are there (a) without `no_sync()` and (b) with it around the first three? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -613,11 +613,11 @@ assert cluster.view["rounds"][0] == [4, 1]
 assert cluster.view["volumes"][0] == [4 * 8 * 61_706, 8 * 61_706], "8 bytes a number"
 
 # %% [markdown]
-# The gradient is the same, with a quarter of the rounds and of the bytes handed over. There are two traps. Forward and backward must *both* be inside `no_sync()`, because DDP decides in forward. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank makes an optimizer step.
+# The gradient is the same, with a quarter of the rounds and a quarter of the bytes handed over. There are two traps. Forward and backward must *both* be inside `no_sync()`, because DDP decides in forward. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank takes an optimizer step.
 #
 # ### Exercise 3: accumulation on a budget
 #
-# Write `accumulate(ddp, optimizer, loss_function, batches)`: one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, however many batches there are, and the memory holds only one of them at a time. Your function will be called more than once.
+# Write `accumulate(ddp, optimizer, loss_function, batches)`, which takes one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, no matter how many batches there are, and the memory can hold only one batch at a time. Your function will be called more than once.
 
 
 # %% tags=["exercise"] exercise="08.accumulate"
@@ -643,9 +643,9 @@ check("08.accumulate")
 #
 # ## 5. When one rank has more batches
 #
-# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 3 s, so that you need not wait long.
+# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 3 s, so you need not wait long.
 #
-# **Predict.** All ranks make step 1. How many ranks get stuck in step 2?
+# **Predict.** All ranks complete step 1. How many ranks get stuck in step 2?
 
 # %%
 prediction = None
@@ -681,11 +681,11 @@ compare(prediction, sum(cluster.view["stuck"]))
 assert cluster.view["stuck"] == [0, 1, 1, 1]
 
 # %% [markdown]
-# - **Symptom.** Training stands still at the end of the first epoch, never before.
+# - **Symptom.** Training hangs at the end of the first epoch, never earlier.
 # - **Diagnosis.** Ranks 1 to 3 wait in an all-reduce; rank 0 has left the loop. Print `len(loader)` on every rank.
-# - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). Where you can't know the number beforehand, use `join()`.
+# - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). If you can't know the number in advance, use `join()`.
 #
-# Inside `with ddp.join():` a rank that has no more batches goes on *answering*: it takes part in the others' all-reduces with zeros until all have finished. In the end it takes over the weights of a rank that trained longest.
+# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it takes part in the other ranks' all-reduces with zeros until all have finished. At the end it takes over the weights of a rank that trained longest.
 
 # %%
 # %%px
@@ -697,11 +697,11 @@ assert done == rank + 1
 assert_replicas_equal(ddp.module)
 
 # %% [markdown]
-# In step 4 only rank 3 has a batch, and its gradient is still divided by 4: a mean over 4 ranks of which 3 sent zeros. `join(divide_by_initial_world_size=False)` divides by the number of ranks that still have data. `torch.distributed.algorithms.Join` does this for several modules and optimizers together.
+# In step 4 only rank 3 has a batch, and its gradient is still divided by 4: the mean is taken over 4 ranks, 3 of which sent zeros. `join(divide_by_initial_world_size=False)` divides by the number of ranks that still have data. `torch.distributed.algorithms.Join` works for several modules and optimizers together.
 #
 # ## 6. Parameters that are not used
 #
-# **Break it on purpose.** This network has two heads and uses one of them per step. A bucket leaves when *all* its gradients are ready. The gradients of the other head never are.
+# **Break it on purpose.** This network has two heads and uses one of them per step. A bucket leaves when *all* its gradients are ready, but those of the other head never are.
 
 
 # %%
@@ -731,11 +731,11 @@ if rank == 0:
     print(next(line for line in str(found).splitlines() if "indices" in line))
 
 # %% [markdown]
-# - **Symptom.** This error, one step late: the first backward ended without the last bucket, so the gradients of that step were never averaged.
-# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. Usual causes: a head or layer behind an `if`, a frozen part, an output that the loss does not use.
-# - **Fix.** It is best to leave out parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). Where the choice changes from step to step, set `find_unused_parameters=True`: after each forward DDP walks through the graph and marks the parameters that it can't reach as ready.
+# - **Symptom.** The error above appears one step late: the first backward ended without the last bucket, so the gradients of that step were never averaged.
+# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a frozen part, or an output that the loss does not use.
+# - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If the choice changes from step to step, set `find_unused_parameters=True`: after each forward, DDP walks the graph and marks parameters that it can't reach as ready.
 #
-# **Predict.** What does the fix cost? A step of this network takes one all-reduce, that of its bucket. How many does it take with `find_unused_parameters=True`?
+# **Predict.** What does the fix cost? A step of this network takes one all-reduce, for its single bucket. How many does it take with `find_unused_parameters=True`?
 
 # %%
 prediction = None
@@ -759,23 +759,23 @@ compare(prediction, calls)
 assert (calls, handed_over) == (2, 10_960 + 4 * 6)
 
 # %% [markdown]
-# Two: the bucket of 10,960 bytes, and a small vector, 4 bytes for each of 6 tensors, in which the ranks tell each other which parameters *any* rank used. This vector and the walk through the graph are why the option is off by default. If every iteration uses the same parameters, set `static_graph=True`: DDP then finds the unused ones only once.
+# Two: one for the bucket of 10,960 bytes, and one for a small vector with 4 bytes for each of 6 tensors, through which the ranks learn which parameters *any* rank used. This vector and the walk through the graph are the reason why the option is off by default. If every iteration uses the same parameters, set `static_graph=True`: DDP then looks for the unused ones only once.
 #
 # ### A place to stop
 #
-# You can wrap a model, prove that it trains as one process does, read when its buckets leave, feed it the right samples, and fix the three things that usually go wrong. That is DDP as most programs use it. If time is short, read sections 9 and 10 (saving, launching) next. Sections 7, 8 and 11 are about sending fewer bytes, about batch norm, and about how DDP compares.
+# You can wrap a model, prove that it trains as one process does, see when its buckets leave, feed it the right samples, and fix the three most common mistakes. This is DDP as most programs use it. If time is short, read sections 9 and 10 (saving, launching) next. Sections 7, 8 and 11 cover sending fewer bytes, batch norm, and how DDP compares with the alternatives.
 #
 # ## 7. Fewer bytes: communication hooks
 #
-# A communication hook decides what is handed to the all-reduce. PyTorch brings three:
+# A communication hook decides what is handed to the all-reduce. We use three of PyTorch's:
 #
-# - `fp16_compress_hook` hands over float16: half the bytes, 11 significant bits instead of 24.
-# - `bf16_compress_hook` hands over bfloat16: half the bytes too, 8 significant bits, but the range of float32. (PyTorch asks for CUDA when you register it under its own name, so the cell below wraps it in a function of ours.)
-# - *PowerSGD* [2] treats a layer's gradient as a matrix of $n \times m$ numbers and sums two thin ones over the ranks, $n \times r$ and $m \times r$, whose product is close to it. It remembers what is lost, and adds it to the next step's gradient (*error feedback*).
+# - `fp16_compress_hook` hands over float16: half the bytes, and 11 significant bits instead of 24.
+# - `bf16_compress_hook` hands over bfloat16: also half the bytes, and 8 significant bits, but the range of float32. (PyTorch demands CUDA if you register this hook directly, so the cell below wraps it in a function of its own.)
+# - *PowerSGD* [2] treats a layer's gradient as a matrix of $n \times m$ numbers. Over the ranks it sums only two thin matrices, $n \times r$ and $m \times r$, whose product approximates the gradient. It remembers what is lost, and adds it to the next step's gradient (*error feedback*).
 #
-# The network is an MLP with layers 64 → 256 → 256 → 10: weights of 256 × 64, 256 × 256 and 10 × 256 numbers, and 522 biases. PowerSGD with rank $r = 2$ sends the biases as they are.
+# The network is an MLP with layers 64 → 256 → 256 → 10. It has weights of 256 × 64, 256 × 256 and 10 × 256 numbers, and 522 biases. PowerSGD with rank $r = 2$ sends the biases as they are.
 #
-# **Predict.** In float32, 340,008 bytes per step are handed to all-reduce. How many with PowerSGD? (Biases are 522 · 4 bytes. A weight takes $(n + m) \cdot 2 \cdot 4$.)
+# **Predict.** In float32, 340,008 bytes per step are handed to all-reduce. How many are handed over with PowerSGD? (The biases take 522 · 4 bytes. A weight matrix takes $(n + m) \cdot 2 \cdot 4$.)
 
 # %%
 prediction = None
@@ -864,11 +864,11 @@ figures.curves(
 )
 
 # %% [markdown]
-# 10,872 bytes instead of 340,008: 97 % saved, and it learns nearly as well *here*, on an easy task. (In the picture, float16 and bfloat16 hide under or beside float32: you cannot tell them apart.) PowerSGD needs some computing, and three all-reduces instead of one, so it pays on slow links and for wide layers. Always compare the accuracy on your own task.
+# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the picture, the curves for float16 and bfloat16 are so close to float32 that you cannot tell them apart.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it pays on slow links and for wide layers. Always compare the accuracy on your own task.
 #
 # ### What travels
 #
-# Fewer bytes handed over are not yet fewer bytes on the way. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as extensions, MPICH since version 5). So this course's backend widens them to float32 before MPI adds them up, and here these two hooks make no message shorter. (NCCL, between GPUs, adds float16 as it is.) To see bytes travel, a hook must send them itself. This one goes round the ring of lesson 03 by `send` and `recv`, which the meter counts to the byte.
+# If fewer bytes are handed over, it does not follow that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, MPICH since version 5). So this course's backend widens these numbers to float32 before MPI adds them up, and the two hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) To see the bytes travel, a hook must send them itself. The next hook uses the ring of lesson 03, made of `send` and `recv`, which the meter counts to the byte.
 
 
 # %%
@@ -898,9 +898,9 @@ def over_ring(state, bucket):
 
 
 # %% [markdown]
-# In a ring each of $p$ ranks sends $2\frac{p-1}{p}$ times the vector.
+# In a ring, each of $p$ ranks sends $2\frac{p-1}{p}$ times the size of the vector.
 #
-# **Predict.** Four ranks average 85,002 numbers in float16. How many bytes do all ranks together send in one backward pass?
+# **Predict.** Four ranks average 85,002 numbers in float16. How many bytes do all ranks send in total in one backward pass?
 
 # %%
 prediction = None
@@ -941,13 +941,13 @@ if rank == 0:
 compare(prediction, cluster.view["travelled"][0]["torch.float16"])
 
 # %% [markdown]
-# Now there are half the bytes on the way, too (*measured here*, and to the byte what the formula *predicts*: $2\,(p-1)$ times the vector). With a hook you also choose the algorithm. The price of this one is that it waits inside the hook, so nothing overlaps.
+# Now half the bytes travel, too (*measured here*, and to the byte what the formula *predicts*: $2\,(p-1)$ times the size of the vector). With a hook you also choose the algorithm. The price of this one is that it waits inside the hook, so nothing overlaps.
 #
 # ### Exercise 4: a hook in bfloat16
 #
-# bfloat16 has the range of float32 (float16 overflows above 65,504) with 8 significant bits. Write such a hook yourself: `bfloat16_hook(group, bucket)`, which will be registered by `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32. It hands two bytes per number to one all-reduce. It must not wait for the all-reduce, or nothing overlaps.
+# bfloat16 has the range of float32 (float16 overflows above 65,504) but only 8 significant bits. Write such a hook yourself: `bfloat16_hook(group, bucket)`, which will be registered with `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32. It hands two bytes per number to one all-reduce. It must not wait for the all-reduce, or nothing overlaps.
 #
-# This is what you need for the future. An all-reduce with `async_op=True` returns a handle, and `handle.get_future()` returns the future of its result. `future.then(f)` makes another future out of it: as soon as the first is done, `f` is called with it, and the return value of `f` becomes the second one's value. The `value()` of a collective's future is a *list* of tensors, here of one:
+# You need this to make the future. An all-reduce with `async_op=True` returns a handle, and `handle.get_future()` returns the future of its result. `future.then(f)` derives another future from it: once the first one is done, `f` is called with it, and whatever `f` returns is the value of the second. The `value()` of a collective's future is a *list* of tensors, with just one in this case:
 
 # %%
 # %%px
@@ -977,9 +977,9 @@ check("08.bfloat16_hook")
 #
 # ### Eight bits, and error feedback
 #
-# How few bits does a number need? Eight bits have room for 255 levels, from -127 to 127: divide a vector by its largest absolute value, multiply by 127, and round. Everything smaller than half a level, a 254th of the largest, becomes zero. A weight whose gradient is that small in every step never moves.
+# How few bits does a number need? In eight bits you can store 255 levels, from -127 to 127: divide a vector by its largest absolute value, multiply by 127, and round. Everything smaller than half a level, which is a 254th of the largest value, becomes zero. A weight whose gradient is that small in every step never moves.
 #
-# Error feedback is older than PowerSGD, and was made for such schemes [7]: it adds what rounding leaves out to the vector of the next step. The class below rounds with or without it. Its messages have 4 bytes for the scale and 1 byte a number.
+# Error feedback is older than PowerSGD, and was invented for such schemes [7]: it adds what rounding leaves out to the vector of the next step. The class below rounds with or without error feedback. Its messages have 4 bytes for the scale and 1 byte per number.
 
 
 # %%
@@ -1004,7 +1004,7 @@ def opened(message):
 
 
 # %% [markdown]
-# **Predict.** A gradient has two numbers, 1 and 0.003, the same in each of 1,000 steps. What is the sum of all that has been sent for the *second* number, without and with feedback? Write `[without, with]`.
+# **Predict.** A gradient has two numbers, 1 and 0.003, the same in each of 1,000 steps. Add up everything that is sent for the *second* number: what is the sum without and with feedback? Write `[without, with]`.
 
 # %%
 prediction = None
@@ -1024,11 +1024,11 @@ assert without == 0
 assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out now"
 
 # %% [markdown]
-# Without feedback, a thousand steps send nothing for the second number. With feedback, the left-out part grows from step to step, and as soon as it exceeds half a level, a whole level is sent. After every step, the sum of everything sent is the sum of the gradients, less the one vector that is left out at that moment.
+# Without feedback, a thousand steps send nothing for the second number. With feedback, the left-out part grows from step to step, and as soon as it exceeds half a level, a whole level is sent. After every step, the sum of everything sent is the sum of the gradients minus the single vector that is left out at that moment.
 #
 # ### The mean in eight bits
 #
-# You cannot add up whole numbers of levels if each rank has another scale. A ring would have to open, add and round at every hop. So here chunk number r of every rank goes straight to rank r, which opens and adds them all, rounds the sum once, and sends it to all ranks. Numbers are rounded in two places, before the first message and before the second, and each place keeps what it leaves out.
+# You cannot simply add the integers if each rank has a different scale. A ring would have to decode, add and round at every hop. So here chunk number r of every rank goes straight to rank r, which decodes and adds them all, rounds the sum once, and sends it to all ranks. Numbers are rounded in two places, before the first message and before the second, and in each place the left-out part is kept.
 
 
 # %%
@@ -1053,7 +1053,7 @@ def mean_in_8_bits(gradient, rounding):
 
 
 # %% [markdown]
-# Rounding matters most where the gradients of the ranks are large and nearly cancel in the mean. To see it, the samples here are sorted: rank 0 has the digits 0 to 2, rank 3 those from 7 to 9, and each rank pulls towards its own digits. The model is one layer of 64 · 10 weights, with a small weight decay. So there is exactly one minimum, and we can measure the distance to it. Every step uses all samples, so rounding is the only noise.
+# Rounding matters most when the ranks' gradients are large and nearly cancel in the mean. To show this, the samples here are sorted: rank 0 has the digits 0 to 2, rank 3 has the digits 7 to 9, and each rank pulls towards its own digits. The model is one layer of 64 · 10 weights, with a small weight decay. So there is exactly one minimum, and we can measure the distance to it. Every step uses all samples, so rounding is the only noise.
 
 
 # %%
@@ -1080,7 +1080,7 @@ def descend(mean_gradient, steps=400):
 
 
 # %% [markdown]
-# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a fraction of its length). And in 8 bits? (A) As close, with and without feedback. (B) Without feedback they stay some per cent away; with it they come much closer. (C) Both stay some per cent away, because 8 bits are 8 bits. Write a letter.
+# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a fraction of its norm). How close do they come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) Both stay a few per cent away, because 8 bits are 8 bits. Answer with a letter.
 
 # %%
 prediction = None
@@ -1135,9 +1135,9 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean gradient is small, but the gradient of each rank is not. It sets the scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights, which settle a few per cent away from the minimum. With feedback, the errors of many steps do not add up: only one vector of left-out parts is missing at any time. That vector does not become smaller, so these weights do not arrive exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks open the same messages.
+# Near the minimum the mean gradient is small, but the gradient of each rank is not. It sets the scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights, which settle a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
 #
-# And the bytes? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message has a $p$-th of the numbers, at one byte a number, and 4 bytes of scale. Apart from the scales, that is a quarter of what a ring sends in float32, for any $p$.
+# How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of what a ring sends in float32, for any $p$.
 
 # %%
 # %%px
@@ -1152,15 +1152,15 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is memory: each rank keeps the left-out parts, which are one vector and a $p$-th of another. They belong in the checkpoint (section 9). A hook for DDP has two traps. DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does above. And the part left out under one learning rate is applied under the next; Karimireddy and others first multiply by the rate and then round [8].
+# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does above. And the part left out under one learning rate is applied under the next; Karimireddy and others therefore multiply by the rate first and then round [8].
 #
-# *Published*: Seide and others trained speech models with 1 bit a number and feedback, with almost no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems on which the signs alone never reach the minimum. They also prove that SGD with feedback converges as fast as plain SGD, for many ways to compress [8].
+# *Published*: Seide and others trained speech models with 1 bit per number and feedback, with almost no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems in which SGD with only the signs of the gradient never reaches the minimum. They also prove that SGD with feedback converges as fast as plain SGD for many compression schemes [8].
 #
 # ### Mixed precision
 #
-# Sixteen bits also make the computing cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does this for everything computed inside its `with`.
+# Sixteen bits also make computing cheaper, especially on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer state in float32. `torch.autocast` does this for everything computed inside its `with` block.
 #
-# float16 has a trap: nothing below $6 \cdot 10^{-8}$ exists there, so small gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and takes a smaller number. With DDP all ranks do this together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 where there is a GPU, and bfloat16 on the CPU.
+# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and switches to a smaller number. With DDP all ranks do this together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
 #
 # **Predict.** How many bytes per number of the gradient does DDP hand to its all-reduce, if all layers compute in 16 bits?
 
@@ -1224,11 +1224,11 @@ for name, loss, right in zip(("float32", "16 bits"), losses, accuracies, strict=
     print(f"{name:11} {loss:32.3f} {right:15.3f}")
 
 # %% [markdown]
-# Still 4: autocast changes the dtype in which the layers compute, not that of the gradients. Both runs end with almost the same results. The cell allows a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send less as well, add one of the hooks above. Whether mixed precision is *faster* depends on the hardware: a CPU or GPU with units for 16-bit products gains time, one without them loses time. The idea, the float32 weights and the scaling of the loss are from Micikevicius and others [6].
+# Still 4: autocast changes the dtype in which layers compute, but not the dtype of the gradients. Both runs end in much the same place; *here* we allow a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send fewer bytes as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: it saves time if there are units for 16-bit products, and costs time if there are none. The idea, the float32 weights and the loss scaling come from Micikevicius and others [6].
 #
 # ## 8. Batch norm over all ranks
 #
-# Batch norm uses the mean and variance of the *batch*, and each rank has only its part of it. So with batch norm, R ranks do not equal one process (lesson 04). PyTorch's `SyncBatchNorm` exchanges the statistics, but only between GPUs:
+# Batch norm uses the mean and variance of the *batch*, and each rank has only a part of the batch. So with batch norm, R ranks do not equal one process (lesson 04). PyTorch's `SyncBatchNorm` exchanges the statistics, but only between GPUs:
 
 # %%
 # %%px
@@ -1243,9 +1243,9 @@ if rank == 0:
 assert "GPU" in message
 
 # %% [markdown]
-# The course has one that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (forward and backward are lesson 04's equations). On a GPU the cell below uses PyTorch's own.
+# The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (forward and backward follow the equations of lesson 04). On a GPU the cell below uses PyTorch's own.
 #
-# **Predict.** We compare DDP with (a) plain batch norm and (b) synchronised batch norm to one process with the whole batch. Which of the two has gradients that agree within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
+# **Predict.** We compare two versions of DDP, (a) with plain batch norm and (b) with synchronised batch norm, with one process that has the whole batch. Which version has gradients that agree with that process within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
 
 # %%
 prediction = None
@@ -1287,13 +1287,13 @@ assert cluster.view["answer"] == ["b"] * 4
 assert min(plain for plain, _ in cluster.view["errors"]) > 1e-4
 
 # %% [markdown]
-# Convert *before* you wrap, on all ranks. It costs one more collective per batch norm layer in forward and one in backward, and these can't overlap because the layer waits for them. With 32 samples per rank, plain batch norm is usual and works (Goyal and others chose it on purpose [4]); with 1 or 2 samples its statistics are mostly noise.
+# Convert the model *before* you wrap it, on all ranks. Synchronised batch norm costs one more collective per layer in forward and one in backward, and these can't overlap because the layer waits for them. With 32 samples per rank, plain batch norm is common and works (Goyal and others chose it deliberately [4]); with 1 or 2 samples its statistics are mostly noise.
 #
 # ## 9. Save and load
 #
-# The replicas are equal, so one rank writes. There are two traps, and here is the first.
+# The replicas are equal, so only one rank writes. There are two traps, and here is the first.
 #
-# **Predict.** What is the name of the first parameter in `ddp.state_dict()`, if it is `body.weight` in the model?
+# **Predict.** What is the name of the first parameter in `ddp.state_dict()` if its name in the model is `body.weight`?
 
 # %%
 prediction = None
@@ -1316,9 +1316,9 @@ assert not keys.missing_keys
 compare(prediction, cluster.view["first_name"][0])
 
 # %% [markdown]
-# The wrapper calls the model `module`. Save `ddp.module.state_dict()`, so that a script without DDP can read it. The other trap is time. While rank 0 writes, the others run ahead and read a file that is not there, or half of one. Hence the barrier.
+# The wrapper calls the model `module`. Save `ddp.module.state_dict()`, so that a script without DDP can read it. The other trap is timing. While rank 0 writes, the other ranks run ahead and read a file that is missing or half written. Hence the barrier.
 #
-# To go on *exactly*, the weights are not enough. This network has dropout, and the optimizer has momentum. So everything on which the next step depends goes into the file:
+# The weights alone are not enough to continue *exactly*: this network has dropout, and the optimizer has momentum. Everything that the next step depends on must therefore go into the file:
 
 
 # %%
@@ -1352,7 +1352,7 @@ def save(path, ddp, optimizer, step):
 
 
 # %% [markdown]
-# This is the test of a checkpoint: 6 steps in one go must end with the same bits as 3 steps, a new start from the file, and 3 more. The module `course_lib.training.checkpoint` does all this, and it also writes the file so that it is there either whole or not at all.
+# This is how to test a checkpoint: 6 steps in one go must end with the same bits as 3 steps, a restart from the file, and 3 more steps. The module `course_lib.training.checkpoint` does all this, and it also makes sure that the file is either complete or not there at all.
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -1379,7 +1379,7 @@ assert largest_difference(ddp, resumed) == 0
 # %% [markdown]
 # ### Exercise 5: resume
 #
-# Write the counterpart of `save` above: `resume(path, ddp, optimizer)`. It is called on every rank with a fresh DDP model and a fresh optimizer. It restores everything that was saved, and returns the step to go on with. The check looks whether training would go on as if nothing had happened.
+# Write the counterpart of `save` above: `resume(path, ddp, optimizer)`. It is called on every rank with a fresh DDP model and a fresh optimizer. It restores everything that was saved, and returns the step at which to continue. The check tests whether training continues as if nothing had happened.
 
 
 # %% tags=["exercise"] exercise="08.resume"
@@ -1403,18 +1403,18 @@ check("08.resume")
 #
 # ## 10. Outside a notebook
 #
-# A training script runs as one process per GPU (or per few cores), and a *launcher* starts them. Each process must find out which rank it is:
+# A training script runs in one process per GPU (or per few cores), and a *launcher* starts these processes. Each process must find out which rank it is:
 #
 # | | `torchrun` sets | `mpiexec` of Open MPI sets | `srun` of Slurm sets |
 # |---|---|---|---|
 # | rank in the world | `RANK` | `OMPI_COMM_WORLD_RANK` | `SLURM_PROCID` |
 # | world size | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `SLURM_NTASKS` |
 # | *local rank*: number on this machine | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `SLURM_LOCALID` |
-# | where the ranks meet | `MASTER_ADDR`, `MASTER_PORT` | MPI knows | you set it |
+# | where the ranks meet | `MASTER_ADDR`, `MASTER_PORT` | MPI knows | you set this |
 #
-# The rank says which samples are yours. The *local* rank says which GPU is yours: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun` you write `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, `init_method="mpi://"`.
+# The rank determines which samples a process takes. The *local* rank determines which GPU it uses: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun` you call `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, you pass `init_method="mpi://"`.
 #
-# **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have: (A) `RANK`, (B) `OMPI_COMM_WORLD_RANK`, (C) both or (D) neither? Write a letter.
+# **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have: (A) `RANK`, (B) `OMPI_COMM_WORLD_RANK`, (C) both or (D) neither? Answer with a letter.
 
 # %%
 prediction = None
@@ -1433,9 +1433,9 @@ compare(prediction, answers.get(tuple(found), "C"))
 assert "RANK" not in found, "nobody used torchrun"
 
 # %% [markdown]
-# (Another MPI has another name for it, such as `PMI_RANK` in MPICH. So it is better to ask the library: `dist.get_rank()`.)
+# (Other MPI libraries use other names, such as `PMI_RANK` in MPICH. So it is better to ask PyTorch: `dist.get_rank()`.)
 #
-# The file `scripts/ddp.py` has this lesson's training as a script: LeNet, DDP, `DistributedSampler` with `set_epoch`, on MNIST if you have it and on the digits if not. The last line that it prints is the result, with a *checksum* of the weights. After the `$` you see what you would type in a terminal. (`torchrun` is the short name of `python -m torch.distributed.run`. The GPUs are hidden so that we can compare the bits.)
+# The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. The last line that it prints is the result, with a *checksum* of the weights. After the `$` you see what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results to the bit.)
 
 # %%
 import json
@@ -1473,7 +1473,7 @@ by_mpiexec = terminal(
 )
 
 # %% [markdown]
-# It is the same script with two launchers and two backends: gloo over TCP, and MPI. (`launch.environment()` only settles what differs between machines, such as one thread per rank and running as root.) Now the same training once more in the notebook's engines, on ranks 0 and 1:
+# This is the same script with two launchers and two backends: gloo over TCP, and MPI. (`launch.environment()` only sets what differs between machines, such as one thread per rank and permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
 
 # %%
 # %%px
@@ -1502,7 +1502,7 @@ if rank < 2:
     in_notebook = checksum(ddp.module)
 
 # %% [markdown]
-# **Predict.** There were three runs on two ranks each: by `torchrun` over gloo, by `mpiexec` over MPI, and in the notebook. How many *different* sets of weights do they end with, to the last bit?
+# **Predict.** There were three runs on two ranks each: with `torchrun` over gloo, with `mpiexec` over MPI, and in the notebook. How many *different* sets of weights do they end with, compared to the last bit?
 
 # %%
 prediction = None
@@ -1518,13 +1518,13 @@ assert by_torchrun["backend"] != by_mpiexec["backend"]
 assert by_torchrun["accuracy"] > 0.8, "and it has learned something"
 
 # %% [markdown]
-# One. Two ranks leave no choice in the order of a sum, as in section 1. With more ranks gloo and MPI may add in different orders, and you would compare with a tolerance.
+# There is only one. With two ranks the order of a sum does not matter, as in section 1. With more ranks, gloo and MPI may add in different orders, and you would compare with a tolerance.
 #
-# On two machines you run `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first, and the same with `--node-rank 1` on the second. With MPI you run `mpiexec --host first-host:4,second-host:4 ...` once. Lesson 13 does it.
+# On two machines, you run `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first, and the same with `--node-rank 1` on the second. With MPI you run `mpiexec --host first-host:4,second-host:4 ...` once. You will do this in lesson 13.
 #
 # ## 11. DataParallel, DDP or by hand?
 #
-# (You may skip this section. It measures the master's bytes of lesson 07 once more, now beside DDP's.) DataParallel, DDP and the loop by hand compute the same gradient. We put them side by side on this machine: LeNet, 32 samples per device, two devices. DataParallel has one process with two *virtual devices* (threads, as in lesson 07); the other two have two ranks. Times are the fastest of 40 steps, because other work on the machine can only make a step slower.
+# (You may skip this section. It measures the bytes of lesson 07's master again, and compares them with DDP's.) DataParallel, DDP and the handwritten loop compute the same gradient. We compare them on this machine with LeNet, 32 samples per device and two devices. DataParallel has one process with two *virtual devices* (threads, as in lesson 07); the other two have two ranks. Each time is that of the fastest of 40 steps, because other work on the machine can only make a step slower.
 
 
 # %%
@@ -1573,7 +1573,7 @@ def data_parallel(p):
 
 
 # %% [markdown]
-# And how many bytes go into and out of a device in one step? `Log` counts DataParallel's copies. No meter can see what a library sends inside its all-reduce. So, to count the bytes, we let our own ring carry the gradients: in section 7's hook for DDP, and in a sync function for the loop by hand.
+# How many bytes go into and out of a device in one step? `Log` counts DataParallel's copies. No meter can see what a library sends inside its all-reduce. So, to count the bytes, we send the gradients through our own ring: with the hook of section 7 for DDP, and with a sync function for the handwritten loop.
 
 
 # %%
@@ -1659,9 +1659,9 @@ for way in lines:
     print(f"{row} {scaling:9.2f}   {nodes[way]}")
 
 # %% [markdown]
-# With two devices there is little difference between them: DataParallel also moves the images and outputs, which DDP's ranks read and keep themselves. With more devices this changes. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and gets as many gradients back: $2 (p-1)\, n$.
+# With two devices there is little difference between the three: DataParallel also moves the images and outputs, which DDP's ranks read and keep themselves. With more devices this changes. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
 #
-# **Predict.** With **four** devices, how many times as many bytes of parameters and gradients does DataParallel's master move as a rank of DDP?
+# **Predict.** With **four** devices, how many times as many bytes of parameters and gradients does DataParallel's master move as a DDP rank does?
 
 # %%
 prediction = None
@@ -1688,47 +1688,47 @@ for p, (in_all, own) in master.items():
     print(f"{p} devices        {kib[0]:<24} {kib[1]:<18} {kib[2]:<10} {own / one_rank[p]:.2f}")
 
 # %% [markdown]
-# - **Lines**: what you add to the loop of one process. DataParallel and DDP wrap the model; by hand you add one call before the loop and one in it. All ranks need a sampler; DataParallel cuts the batch itself.
-# - **Bytes**: the same by hand and with DDP, and the same for all ranks. With two devices DataParallel moves as many, apart from the images and outputs. With four devices the master moves twice as much as a rank of DDP. With $p$ devices it is $p/2$ times as much: 4 times with 8 (*predicted*).
-# - **Scaling**: samples per second with two devices over those of one process; 2 would be perfect. Each rank has an interpreter of its own, while DataParallel's threads share one (lesson 07).
+# - **Lines**: how many lines you add to the loop for one process. DataParallel and DDP wrap the model; by hand you add one call before the loop and one inside it. Ranks need a sampler; DataParallel splits the batch itself.
+# - **Bytes**: the same by hand and with DDP, and the same on all ranks. With two devices DataParallel moves just as many, apart from the images and outputs. With four devices its master moves twice as many as a DDP rank. With $p$ devices it moves $p/2$ times as many: 4 times with 8 (*predicted*).
+# - **Scaling**: samples per second with two devices, divided by those of one process; 2 would be perfect. Each rank has its own interpreter, while DataParallel's threads share one (lesson 07).
 # - **Nodes**: threads cannot leave their machine.
 #
-# PyTorch has recommended DDP for years, on one machine too [3]. By hand you have everything in view, and you can do what DDP cannot; your own loop of lesson 06 overlaps too. So it is good for learning, and for research on the synchronisation itself.
+# PyTorch has recommended DDP for years, even on one machine [3]. In a handwritten loop you see everything, and you can do things that DDP cannot; your own loop in lesson 06 even overlaps. So writing the loop by hand is good for learning, and for research on synchronisation itself.
 #
-# ### Beside DDP, in 2026
+# ### DDP's neighbours in 2026
 #
-# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. PyTorch's `torch.distributed.fsdp.fully_shard(module)` leaves each rank a part of all three: it all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10b uses them for this. As a rule of thumb, use DDP if the model with its optimizer fits on one device, and FSDP2 if not.
-# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler cuts the graph where the buckets end (its *DDPOptimizer*), because one backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
+# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. With `torch.distributed.fsdp.fully_shard(module)`, each rank holds only a part of all three: PyTorch all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10b uses them for this purpose. As a rule of thumb, use DDP if the model and its optimizer state fit on one device, and FSDP2 if they do not.
+# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler's *DDPOptimizer* cuts the graph where the buckets end, because a backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
 #
 # ## Recap
 #
 # | | what to remember |
 # |---|---|
-# | `DDP(model)` | rank 0's weights to all; mean gradient by all-reduce in backward; the loop stays |
-# | buckets | in the order in which gradients come, which is the reverse of forward; a full one leaves at once |
-# | `bucket_cap_mb` | small: early and many messages; large: few and late; unset: 25 MiB, the first one 1 MiB |
-# | buffers | rank 0's, at each forward |
-# | `DistributedSampler` | pads or drops; call `set_epoch` |
-# | `no_sync()` | around forward *and* backward of all micro-batches but the last |
+# | `DDP(model)` | sends rank 0's weights to all; averages gradients with all-reduce in backward; the loop stays the same |
+# | buckets | in the order in which gradients arrive, which is the reverse of forward; a full bucket leaves at once |
+# | `bucket_cap_mb` | small: many messages, early; large: few messages, late; default: 25 MiB, but 1 MiB for the first bucket |
+# | buffers | broadcast from rank 0 at each forward |
+# | `DistributedSampler` | pads or drops samples; call `set_epoch` |
+# | `no_sync()` | put it around forward *and* backward of all micro-batches except the last |
 # | `join()` | for uneven numbers of batches |
-# | `find_unused_parameters=True` | if a step skips parts of the model; one more all-reduce |
-# | communication hook | fewer bytes handed over; returns a future of the mean; whether fewer travel depends on the library |
-# | 8 bits | a scale and one byte a number; error feedback adds what rounding left out to the next step |
-# | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay float32 |
-# | SyncBatchNorm | convert before wrapping |
-# | checkpoint | rank 0 writes `ddp.module.state_dict()`, optimizer, step, all ranks' random states |
+# | `find_unused_parameters=True` | needed if a step skips parts of the model; costs one more all-reduce |
+# | communication hook | returns a future of the mean; can hand over fewer bytes; whether fewer travel depends on the library |
+# | 8 bits | a scale and one byte per number; error feedback adds what rounding left out to the next step |
+# | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay in float32 |
+# | SyncBatchNorm | convert the model before wrapping it |
+# | checkpoint | rank 0 writes `ddp.module.state_dict()`, the optimizer state, the step and all ranks' random states |
 # | `torchrun`, `mpiexec` | one process per GPU; the local rank chooses the GPU |
 #
-# With this you can read every line of the first taste in lesson 00.
+# You can now read every line of the first taste in lesson 00.
 #
-# **Next:** in lesson 09 ranks no longer wait for each other: asynchronous SGD with a parameter server.
+# **Next:** lesson 09 covers asynchronous SGD with a parameter server, in which ranks no longer wait for each other.
 #
 # ## References and further reading
 #
-# 1. S. Li, Y. Zhao, R. Varma and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. How DDP is built, by those who built it; the overlap numbers are in section 5.1.
+# 1. S. Li, Y. Zhao, R. Varma and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. The authors of DDP describe how it is built; the overlap numbers are in section 5.1.
 # 2. T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", *Advances in Neural Information Processing Systems* 32, 2019.
 # 3. PyTorch, "Distributed Data Parallel" (notes) and the reference of `torch.nn.DataParallel`, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/notes/ddp.html).
-# 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, the scaling of the loss among them.
+# 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, including the scaling of the loss.
 # 5. PyTorch, "Frequently Asked Questions" of `torch.compile`, section "Do you support Distributed code?", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html).
 # 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Float32 weights beside 16-bit products, and the scaling of the loss.
 # 7. F. Seide, H. Fu, J. Droppo, G. Li and D. Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs", *Interspeech*, 1058–1062, 2014.

@@ -11,8 +11,8 @@ import functools
 from course_lib.teaching.exercise import as_mistake, exercise
 
 EPOCHS_HINTS = [
-    "The sampler does not know that an epoch is over. One call tells it, and the place of that "
-    "call matters.",
+    "The sampler does not know that an epoch is over. One call tells it, and it matters where "
+    "you put that call.",
     "`DistributedSampler` shuffles with the seed `seed + epoch`. It looks at that number when the "
     "loop over the loader *begins*. All ranks must use the same one.",
     "Put `sampler.set_epoch(epoch)` between the two `for` lines.",
@@ -28,8 +28,8 @@ def check_train_epochs(train_epochs) -> str:
 
 
 ACCURACY_HINTS = [
-    "The sampler repeats samples until all ranks have equally many. Which entries of `right` are "
-    "such repeats? They must count neither above nor below the fraction line.",
+    "The sampler repeats samples until all ranks have the same number. Which entries of `right` "
+    "are such repeats? They must count neither above nor below the fraction line.",
     "Without shuffling, entry k of rank r is sample `r + k * p` of the test set, where p is the "
     "number of ranks in the group. It is a repeat if that number is not below `samples`.",
     "```python\n"
@@ -37,7 +37,7 @@ ACCURACY_HINTS = [
     "real = r + p * torch.arange(len(right)) < samples\n"
     "count = (right & real).sum()\n"
     "```\n"
-    "Now one all-reduce of `count`, and a division by `samples`.",
+    "Now all-reduce `count` once, and divide by `samples`.",
 ]
 
 
@@ -64,10 +64,10 @@ def check_global_accuracy(global_accuracy) -> str:
 
 ACCUMULATE_HINTS = [
     "Gradients add up in `.grad` by themselves from one `backward()` to the next. You only have to "
-    "prevent the all-reduce, in all backward passes except the last.",
+    "prevent the all-reduce in all backward passes except the last.",
     "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, and "
     "those of the last one outside. Each loss is a mean over its micro-batch: what is the mean "
-    "over all?",
+    "over all samples?",
     "```python\n"
     "optimizer.zero_grad()\n"
     "*first, last = batches\n"
@@ -121,10 +121,10 @@ def check_bfloat16_hook(bfloat16_hook) -> str:
 
 
 RESUME_HINTS = [
-    "Three things besides the weights decide how a run goes on: what the optimizer remembers, "
+    "Three things besides the weights decide how a run continues: what the optimizer remembers, "
     "what the random generator will draw next, and where in the data the run is.",
-    "Every rank loads the file. The weights belong in `ddp.module`, whose names have no "
-    "`module.` in front. Each rank has a random state of its own.",
+    "Every rank loads the file. The weights belong in `ddp.module`, whose parameter names have no "
+    "`module.` prefix. Each rank has its own random state.",
     "```python\n"
     "checkpoint = torch.load(path)\n"
     'ddp.module.load_state_dict(checkpoint["model"])\n'

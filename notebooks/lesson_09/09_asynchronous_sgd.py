@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 09 Asynchronous SGD
 #
-# **The one idea.** One rank, the *parameter server*, holds the weights. The others fetch them, compute a gradient, hand it in and go on, without waiting for each other. The price is that a gradient is *stale*: the weights have changed since the worker fetched them.
+# **The one idea.** One rank, the *parameter server*, holds the weights. The others fetch the weights, compute a gradient, hand it in and carry on, without waiting for each other. The price is that gradients are *stale*: the weights have changed since the worker fetched them.
 #
 # **You will be able to**
-# - write a parameter server and its worker over `send` and `recv`, and say what each role holds and why;
+# - write a parameter server and its worker with `send` and `recv`, and say what each role holds and why;
 # - predict how stale gradients are on average, and prove it;
-# - tell when staleness ruins training, and rescue it by dividing the learning rate by the staleness, or by a bound;
+# - tell when staleness ruins training, and rescue training by dividing the learning rate by the staleness or by bounding the staleness;
 # - predict when asynchronous training is faster than synchronous training, and when it is not;
-# - check such a program, although every run of it is different.
+# - check such a program even though every run is different.
 #
 # **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it with its five exercises; a workshop can stop after section 7 and read the recap.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it and do its five exercises; a workshop can stop after section 7 and read the recap.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -45,16 +45,16 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. Who holds what
 #
-# In lesson 05 every rank did everything: it computed a gradient, took part in an all-reduce, and made the same update as all others. The price was that in every step all ranks wait for the slowest. Here the work is divided. Rank 0 is the **server**, ranks 1, 2 and 3 are **workers**.
+# In lesson 05 every rank did everything: it computed a gradient, took part in an all-reduce, and made the same update as all the others. The price was that in every step all ranks waited for the slowest. Here the work is divided: rank 0 is the **server**, and ranks 1, 2 and 3 are **workers**.
 #
 # | | server | worker | why |
 # |---|---|---|---|
 # | model | yes | yes | the server's weights are *the* weights, and it measures accuracy with them; a worker needs a copy to compute with |
-# | optimizer | yes | no | momentum (or Adam's moments) belongs to the one history of the one set of weights |
+# | optimizer | yes | no | momentum (or Adam's moments) belongs to the history of the server's weights |
 # | training data | no | yes | only workers compute gradients |
-# | version number | yes | no | it counts updates, and only the server makes any |
+# | version number | yes | no | it counts updates, and only the server makes updates |
 #
-# All weights travel as one vector, and so do all gradients, however many layers there are, because one message costs one latency.
+# All weights travel as one vector, and so do all gradients, no matter how many layers there are, because each message costs a latency.
 
 # %%
 # %%px
@@ -78,7 +78,7 @@ assert comm.allgather(initial.sum().item()) == [initial.sum().item()] * world_si
 
 
 # %% [markdown]
-# A worker needs two functions: one draws its next batch, the other computes a gradient. The generator of a batch is seeded by worker and step, so you can ask for *the same* batch again later. The gradient function puts the given parameters into the model first, and appends the loss to the gradient.
+# A worker needs two functions, one to draw its next batch and one to compute a gradient. The batch generator is seeded by worker and step, so that you can ask for *the same* batch again later. The gradient function first loads the given parameters into the model, and it appends the loss to the gradient.
 
 
 # %%
@@ -101,14 +101,14 @@ def gradient_and_loss(parameters, batch):
 # %% [markdown]
 # ## 2. The handshake
 #
-# A worker never sends a gradient unannounced: the server may be busy with another one. It knocks first, as in the handshake of lesson 01:
+# A worker never sends a gradient unannounced, because the server may be busy with another worker. It knocks first, as in the handshake of lesson 01:
 #
 # 1. worker to server: **hello** (with the number of gradients it has computed so far: 0 means "I am new");
 # 2. server to worker: **ready**, "I am ready for you" (or "we are done, go home");
 # 3. worker to server: **gradient**, with the loss in the same message;
-# 4. the server updates, and sends the new **parameters**. The worker then computes the next gradient.
+# 4. server to worker: the new **parameters**, after the update. The worker then computes the next gradient.
 #
-# A new worker skips point 3. The server takes the next hello *from any source*, first come, first served, and serves one worker at a time. The tags name the four messages.
+# A new worker skips step 3. The server takes the next hello *from any source*, first come, first served, and serves one worker at a time. A tag identifies each of the four messages.
 
 
 # %%
@@ -139,7 +139,7 @@ def server(parameters, optimizer, updates):
 
 
 # %% [markdown]
-# The optimizer steps one tensor, the vector of all parameters. `fetched[worker]` remembers at which *version* this worker got its parameters: version v means "after v updates". The worker is shorter. Its `pace` is the shortest time in seconds that a gradient takes. It stands in for a larger network or a slower machine, so two cores are enough to see everything.
+# The optimizer updates a single tensor, the vector of all parameters. `fetched[worker]` records the *version* of the parameters that this worker received: version v means "after v updates". The worker is shorter. Its `pace` is the minimum time in seconds that a gradient takes. It simulates a larger network or a slower machine, so two cores are enough to see everything.
 
 
 # %%
@@ -163,7 +163,7 @@ def worker(pace):
 
 
 # %% [markdown]
-# **Predict.** Three workers make nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count them in the two functions: those of an update, of a worker's start, and of its end. Write one number.
+# **Predict.** Three workers make nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count them in the two functions: the messages for an update, for a worker's start, and for its end. Write one number.
 
 # %%
 prediction = None
@@ -202,9 +202,9 @@ assert nbytes == 9 * 4 * (n + 1) + (9 + began) * 4 * n + 2 * 4 * (9 + began + 3)
 assert gradients == 9 + began, "the last one of each is computed, and found to be too late"
 
 # %% [markdown]
-# 4 · 9 + 3 · 3 + 2 · 3 = 51, counted by the traffic meter of lesson 03, and the bytes agree as well. The three last gradients are computed for nothing: the workers did not know yet that training was over.
+# There are 4 · 9 + 3 · 3 + 2 · 3 = 51 messages, as counted by the traffic meter of lesson 03, and the bytes agree as well. The last three gradients were computed for nothing, because the workers did not yet know that training was over.
 #
-# The picture shows what really happened, drawn from the recorded calls. Time runs down; where a column is hatched, that rank was waiting in a `recv`. Worker 3 is slower on purpose, by a factor of three.
+# The picture shows what really happened, drawn from the recorded calls. Time runs downwards; where a column is hatched, that rank was waiting in a `recv`. Worker 3 is deliberately slower, by a factor of three.
 
 # %% tags=["nbval-ignore-output"]
 sequence(
@@ -214,21 +214,21 @@ sequence(
 )
 
 # %% [markdown]
-# Follow one worker from hello to hello. Then look for two hellos close together: the second one has to wait until the server is done with the first. And look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 comes back with a gradient for the old ones? That number is the *staleness* of this gradient, and the rest of the lesson is about it.
+# Follow one worker from hello to hello. Then look for two hellos close together: the second worker has to wait until the server has finished with the first. Finally, look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 returns with a gradient for the old ones? That number is the *staleness* of this gradient, and the rest of the lesson is about it.
 #
-# The server mostly waits. Remember that; with more workers it will not (section 8).
+# The server spends most of its time waiting. Remember this; with more workers it will be different (section 8).
 #
 # ### Exercise 1: the worker's side of the handshake
 #
 # Write `work(compute, parameters, rounds, group)`. The server is rank 0 of `group`. In each of `rounds` rounds the worker
 #
-# 1. calls `compute(parameters)`, which returns a gradient with the loss behind it;
+# 1. calls `compute(parameters)`, which returns a gradient with the loss appended;
 # 2. says hello: sends the tensor `[1.0]` with tag 1;
 # 3. waits for ready: receives one number with tag 2;
 # 4. sends the result of `compute`, as one message with tag 3;
 # 5. receives the new parameters, tag 4, into the tensor `parameters`.
 #
-# It returns the list of losses, as Python floats. Use `dist.send` and `dist.recv` with `group=group`. In the check, the ranks 1, 2 and 3 run your function, and rank 0 a server.
+# It returns the list of losses, as Python floats. Use `dist.send` and `dist.recv` with `group=group`. In the check, ranks 1, 2 and 3 run your function, and rank 0 runs a server.
 
 
 # %% tags=["exercise"] exercise="09.work"
@@ -256,17 +256,17 @@ check("09.work")
 #
 # ### Exercise 2: the server's side, fair to all
 #
-# Write `serve(parameters, update, rounds, group)`, rank 0's part of the same conversation. There are `rounds` gradients to come *in all*, from any of the workers. For each of them
+# Write `serve(parameters, update, rounds, group)`, rank 0's part of the same conversation. The workers send `rounds` gradients *in all*, in any order. For each of them
 #
 # 1. receive a hello (tag 1) from any source;
 # 2. answer ready: send `[1.0]` (tag 2) to that worker;
-# 3. receive gradient and loss from it (tag 3; `len(parameters) + 1` numbers);
+# 3. receive the gradient and the loss from that worker (tag 3; `len(parameters) + 1` numbers);
 # 4. call `update(parameters, gradient)` with the gradient alone, which changes `parameters` in place;
 # 5. send `parameters` to that worker (tag 4).
 #
-# Return the list of the workers in the order in which you served them.
+# Return a list of the workers in the order in which you served them.
 #
-# One of the workers of the check is a straggler: it does not say hello before the others have finished.
+# One of the workers in the check is a straggler: it does not say hello until the others have finished.
 
 
 # %% tags=["exercise"] exercise="09.serve"
@@ -295,7 +295,7 @@ check("09.serve")
 #
 # ## 3. How stale is a gradient?
 #
-# A worker fetches the parameters at version f, computes, and hands its gradient in when the server has reached version v. The **staleness** of the gradient is s = v - f: the number of updates that others have made in between. In synchronous SGD s is always 0.
+# A worker fetches the parameters at version f, computes a gradient, and hands it in when the server has reached version v. The **staleness** of the gradient is s = v - f: the number of updates that others have made in between. In synchronous SGD s is always 0.
 #
 # **Predict.** Three equally fast workers make 300 updates. What is the mean staleness?
 
@@ -333,11 +333,11 @@ compare(prediction, sum(alike) / len(alike), within=0.05)
 assert sum(alike) <= 2 * 300 - 3
 
 # %% [markdown]
-# It is very nearly 2: the number of workers W, minus 1. While a worker computes, each of the others hands in one gradient.
+# It is very nearly 2, which is the number of workers W minus 1. While a worker computes, each of the others hands in one gradient.
 #
 # That argument assumes that the workers are equally fast. What if worker 3 is a *straggler* and takes four times as long?
 #
-# **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Write a letter.
+# **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Answer with a letter.
 
 # %%
 prediction = None
@@ -368,17 +368,17 @@ histogram(
 )
 
 # %% [markdown]
-# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters at the very moment when its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let worker $i$'s updates be those with the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the version that the worker fetched first, and $l_i$, the version that its last update made. Over all $W$ workers and $N$ updates:
+# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters at the very moment when its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let the updates of worker $i$ have the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
 #
 # $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
 #
-# This is exact, and the cells above asserted it with whole numbers. If all workers begin at the start and work to the end, every $l_i$ is about $N$ and every $f_i$ about 0. So the mean is about **W - 1**, however slow any of them is. It is largest if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much smaller only if a worker stopped early or started late.
+# This is exact, and the cells above asserted it in integers. If all workers work from beginning to end, every $l_i$ is about $N$ and every $f_i$ about 0. So the mean is about **W - 1**, no matter how slow any of them is. It is largest if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much smaller only if a worker stopped early or started late.
 #
-# The straggler changes only *who* is stale: its own gradients are old when they come, and those of the others are fresher.
+# The straggler changes only *whose* gradients are stale: its own are old when they arrive, and those of the others are fresher.
 #
 # ### Exercise 3: staleness from the order
 #
-# You know only the order in which the server served: `order[v]` is the worker whose gradient made update v (from 0). Every worker fetched version 0 before the first update, and fetches again right after each update of its own. Write `staleness(order)`: it returns a list with the staleness of each gradient. This one runs in the notebook, not on the ranks.
+# You know only the order in which the server served: `order[v]` is the worker whose gradient made update v (from 0). Every worker fetched version 0 before the first update, and fetches again right after each of its own updates. Write `staleness(order)`, which returns a list with the staleness of each gradient. This function runs in the notebook, not on the ranks.
 
 
 # %% tags=["exercise"] exercise="09.staleness"
@@ -399,11 +399,11 @@ check("09.staleness")
 # %% [markdown]
 # Stuck? `hint("09.staleness")`, `solution("09.staleness")`.
 #
-# ## 4. Is it right? The replay
+# ## 4. Is it correct? The replay
 #
-# Every run is different, so how can you test such a program? One observation helps: chance decides the *order*, and nothing else. The order says whose gradient made which update, and at which version it was computed. Given the order, everything is determined. One process can do it all again: it keeps every version of the parameters, computes each gradient at the recorded version on the recorded worker's next batch, and updates in the recorded order.
+# Every run is different, so how can you test such a program? One observation helps: chance decides the *order*, and nothing else. The order says whose gradient made which update, and at which version it was computed. Given the order, everything is determined, and one process can repeat the whole run: it keeps every version of the parameters, computes each gradient at the recorded version on the recorded worker's next batch, and updates in the recorded order.
 #
-# **Predict.** After 300 updates, how far apart are the parameters of the real run, with its four processes, and those of the replay in one? Write the largest difference of any parameter.
+# **Predict.** After 300 updates, how far apart are the parameters of the real run with its four processes and those of the replay in one process? Write the largest difference in any parameter.
 
 # %%
 prediction = None
@@ -442,11 +442,11 @@ assert cluster.view.client[0]["difference"] == 0
 assert cluster.view.client[0]["same_losses"]
 
 # %% [markdown]
-# They do not differ by a single bit. This number would not be 0 if the server had confused two workers' gradients, if a receive had overwritten parameters while they were in use, or if a message had been applied twice. A falling loss would have shown none of that: SGD trains in spite of many such mistakes.
+# Not a single bit differs. The difference would not be 0 if the server had confused two workers' gradients, if a receive had overwritten parameters while they were in use, or if a message had been applied twice. A falling loss would not have revealed any of this: SGD trains in spite of many such mistakes.
 #
 # ## 5. The library's server
 #
-# The server above fits on a page, but real use needs more: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation and handles all that, with other *modes* of waiting and a record of everything. It differs in one point: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks only for the parameters.
+# The server above fits on a page, but real use needs more: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation and handles such cases. It also has other *modes* of waiting, and it records everything. One point is different: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks only for the parameters.
 
 
 # %%
@@ -504,13 +504,13 @@ per_update = cluster.view.client[0]["per_update"]
 print(f"bytes in and out of the server: {per_update:,.0f} an update; 2 n numbers are 38,480")
 
 # %% [markdown]
-# (*Measured here*.) For every gradient the record says which worker computed it and at which version, how stale it was, when it arrived and when it was served.
+# (*Measured here*.) For every gradient the record shows which worker computed it and at which version, how stale it was, when it arrived and when it was served.
 #
 # ## 6. What staleness does to training
 #
-# A stale gradient is the right gradient at the wrong place. If the steps are small, the weights have hardly moved, and it does not matter. If the steps are large, the gradient points somewhere else.
+# A stale gradient is the right gradient at the wrong place. If the steps are small, the weights have hardly moved, and staleness does not matter. If the steps are large, the gradient points in the wrong direction.
 #
-# To see that without chance, we simulate the *order*: a seeded generator says which of W workers comes next, and the `replay` above does the rest. So you can have 32 workers on 2 cores, and the same result in every run. Rank r simulates the r-th number of workers.
+# To see this without the influence of chance, we simulate the *order*: a seeded generator decides which of W workers comes next, and the `replay` above does the rest. So you can have 32 workers on 2 cores, with the same result in every run. Rank r simulates the r-th number of workers in the list.
 
 
 # %%
@@ -537,7 +537,7 @@ def simulate(workers, lr, rate=lambda base, staleness: base, seed=0):
 
 
 # %% [markdown]
-# **Predict.** The learning rate is 0.5. One worker trains well with it. Which of W = 1, 4, 16 and 32 workers still train well? (A loss of 2.3 is that of guessing: ln 10.) Write a list like `[1, 4]`.
+# **Predict.** The learning rate is 0.5. One worker trains well with it. With which of W = 1, 4, 16 and 32 workers does training still go well? (A loss of 2.3, or ln 10, is what guessing gives.) Write a list like `[1, 4]`.
 
 # %%
 prediction = None
@@ -573,9 +573,9 @@ figures.curves(
 )
 
 # %% [markdown]
-# With the small rate all of them learn. More workers learn a little later, because in the first W updates or so every gradient is still that of the initial weights. With the large rate, 16 and 32 workers do not learn: their loss is that of guessing, or worse.
+# With the small rate, all of them learn. With more workers, learning starts a little later, because in about the first W updates every gradient still comes from the initial weights. With the large rate, 16 and 32 workers do not learn: their loss is no better than guessing.
 #
-# Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), with λ the learning rate. Without staleness, w shrinks to 0 as long as λ < 2/h. With staleness s it does so only for λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. You can try that out:
+# Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), where λ is the learning rate. Without staleness, w shrinks to 0 as long as λ < 2/h. With staleness s it does so only if λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. You can try this out:
 
 
 # %%
@@ -597,11 +597,11 @@ for s in (0, 1, 3, 15, 31):
     assert not shrinks(1.05 * largest, s)
 
 # %% [markdown]
-# So let the rate depend on the staleness. Zhang and others *published* [5] the simplest rule: a gradient of staleness s gets the rate divided by s.
+# So let the rate depend on the staleness. Zhang and others *published* [5] the simplest rule: for a gradient of staleness s, divide the rate by s.
 #
 # ### Exercise 4: the learning rate over staleness
 #
-# Write `rate_for(base, staleness)`: it returns the rate for a gradient of this staleness, if a fresh one gets `base`. Think about a fresh one too.
+# Write `rate_for(base, staleness)`, which returns the rate for a gradient of this staleness. A fresh gradient gets the rate `base`; make sure that your function handles it.
 
 
 # %% tags=["exercise"] exercise="09.rate_for"
@@ -618,7 +618,7 @@ check("09.rate_for")
 # %% [markdown]
 # Stuck? `hint("09.rate_for")`, `solution("09.rate_for")`.
 #
-# **Predict.** With 32 workers, a rate of 0.5 and a mean staleness of about 28, a constant rate is hopeless. What will be the loss after 300 updates if the rate is divided by the staleness? Write a number.
+# **Predict.** With 32 workers and a mean staleness of about 28, a constant rate of 0.5 is hopeless. What will be the loss after 300 updates if the rate is divided by the staleness? Write a number.
 
 # %%
 prediction = None
@@ -655,15 +655,15 @@ figures.curves(
 )
 
 # %% [markdown]
-# In all four orders the rule rescues the run. There is no magic in it: the mean rate is now about 0.5 / 28, and one worker alone with 0.5 is better still. If the rate was small enough already, dividing it further only makes training slower; try `simulate(32, lr=0.05, rate=...)`. The rule is a safety belt for rates that were tuned with fewer workers.
+# In all four orders, the rule rescues the run. There is no magic in this: the mean rate is now about 0.5 / 28, and a single worker with a rate of 0.5 is better still. If the rate was already small enough, dividing it further only makes training slower; try `simulate(32, lr=0.05, rate=...)`. The rule is a safety belt for rates that were tuned with fewer workers.
 #
 # ## 7. Bounded staleness
 #
-# Another way is to forbid large staleness. In *bounded staleness* (*published* as "stale synchronous parallel" [4]) every worker has a clock, the number of its gradients. A worker that is more than b ahead of the slowest has to wait. With b = 0 training is nearly synchronous, with b = infinity it is asynchronous.
+# Another way is to forbid large staleness. With *bounded staleness* (*published* as "stale synchronous parallel" [4]) every worker has a clock, which counts its gradients. A worker that is more than b ahead of the slowest has to wait. With b = 0 training is nearly synchronous; with b = infinity it is asynchronous.
 #
-# How stale can a gradient be then? While a worker computes, another one can go from b behind it to b + 1 ahead: 2b + 1 updates. So s is at most (W - 1)(2b + 1), which is 6 for b = 1 and three workers.
+# How stale can a gradient then be? While one worker computes, another can go from b behind it to b + 1 ahead, which is 2b + 1 updates. So s is at most (W - 1)(2b + 1), which is 6 for b = 1 and three workers.
 #
-# **Predict.** Worker 3 takes six times as long as the others, and b = 1. By how many gradients can the fast ones be ahead in the end, at most?
+# **Predict.** Worker 3 takes six times as long as the others, and b = 1. By how many gradients can the fast workers be ahead at the end, at most?
 
 # %%
 prediction = None
@@ -690,13 +690,13 @@ for name, record in (("bounded", bounded), ("free", free)):
 histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 
 # %% [markdown]
-# The fast workers may *start* only while they are at most 1 ahead, so they end at most 2 ahead. The bound holds, and it has its price: the fast workers now go at the pace of the straggler. A bound helps if a worker is slow *now and then*, but not if it is always slow.
+# The fast workers may *start* a gradient only while they are at most 1 ahead, so they end at most 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
 #
 # ## 8. One server for everyone: the bottleneck
 #
-# Let the same server do *synchronous* SGD: it receives a gradient of n numbers from each of W workers, adds them up, and sends the mean back to each. That is 2 W n numbers in and out of one process per step, on any network. With a ring all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers and receives as many: less than 4 n in and out, however many workers there are.
+# Let the same server do *synchronous* SGD: it receives a gradient of n numbers from each of W workers, adds them up, and sends the mean back to each. That makes 2 W n numbers in and out of one process per step, on any network. In a ring all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers and receives as many: less than 4 n in and out, no matter how many workers there are.
 #
-# **Predict.** The vector has 16 MiB. Through the server that makes 32, 64 and 96 MiB per step for 1, 2 and 3 workers. If a step takes the time t with 1 worker, how many times t does it take with 3?
+# **Predict.** The vector has 16 MiB. With 1, 2 and 3 workers, 32, 64 and 96 MiB go through the server in each step. If a step takes time t with 1 worker, how many times t does it take with 3?
 
 # %%
 prediction = None
@@ -720,7 +720,7 @@ def through_the_server(vector, group):
 
 
 # %% [markdown]
-# First we count the bytes. The meter cannot look inside the library's all-reduce, so here we use the ring of lesson 03, made of sends and receives. The meter's `matrix()` says how much each rank sent to each other rank.
+# First we count the bytes. The meter cannot look inside the library's all-reduce, so here we use the ring from lesson 03, which consists of sends and receives. The meter's `matrix()` shows how much each rank sent to every other rank.
 
 # %%
 # %%px
@@ -755,7 +755,7 @@ figures.traffic(cluster.view["stars"][0][2], title="Three workers, through the s
 figures.traffic(cluster.view["rings"][0][2], title="Three workers, round a ring")
 
 # %% [markdown]
-# Both ways give the same sum, and the bytes *measured here* are exactly those *predicted*. The *star* has all of its bytes in one row and one column, those of the server. The ring needs no server, moves fewer bytes in all, and spreads them evenly. Now we measure the times, with the library's own all-reduce.
+# Both ways arrive at the same sum, and the bytes *measured here* match those *predicted* exactly. In the *star*, all bytes are in a single row and a single column, the server's. The ring has no server, moves fewer bytes in total, and spreads them evenly. Next we measure times, using the library's own all-reduce.
 
 
 # %%
@@ -823,21 +823,21 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the one process. Its time grows with them. It is three times as long if every worker reaches the server in the same way: through the memory that the ranks of one machine share, or through the network card of a server that has a machine to itself.
+# (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the server process. The time of a step grows with them. It is three times as long if every worker reaches the server in the same way: through memory shared by the ranks of one machine, or through the network card of a server that has a machine to itself.
 #
-# Two things make it longer. Where the ranks outnumber the cores, a rank that waits in MPI keeps its core busy. And where ranks are on several machines, worker 1 may share the server's memory while the others come over the network. Then one worker is quick, three take as long as the network takes, and you also see the difference between memory and network. (With two ranks on each of two hosts it was 6 to 17 times as long while this lesson was written.)
+# Two things make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may share the server's memory while the others come in over the network. Then a step with one worker is fast, a step with three takes as long as the network takes, and the ratio includes the difference between memory and network. (With two ranks on each of two hosts, it was 6 to 17 times as long when this lesson was written.)
 #
-# The time of the all-reduce need not grow. With more ranks than cores it grows here too, but less than 64 MiB go in and out of a rank, however many ranks there are.
+# The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB pass in and out of each rank, no matter how many ranks there are.
 #
-# An asynchronous server moves as many bytes: n numbers in and n out per gradient, and a little for the knocking (section 5 measured it). It hides them, because workers compute while others are served. But a server that takes t seconds per gradient serves at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
+# An asynchronous server moves just as many bytes: n numbers in and n out per gradient, and a little for the knocking (measured in section 5). It hides their cost, because workers compute while others are served. But a server that takes t seconds per gradient serves at most 1/t gradients per second, no matter how many workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
 #
 # ## 9. The race: time to accuracy
 #
-# Now the question that matters: how long until the network is right on 85% of the test digits? Let a gradient take 20 ms on a normal worker, and 60 ms on a straggler. There are three workers, and the straggler is worker 3.
+# Now for the question that matters: how long does it take until the network classifies 85% of the test digits correctly? Let a gradient take 20 ms on a normal worker and 60 ms on a straggler. There are three workers, and the straggler is worker 3.
 #
-# Synchronous SGD makes an update of three gradients when the slowest one has arrived: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, that is 7 per 60 ms.
+# Synchronous SGD makes an update from three gradients once the slowest one has arrived: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, which is 7 per 60 ms.
 #
-# **Predict.** Suppose that a gradient is worth the same either way. By what factor is asynchronous SGD faster with the straggler, and by what factor without one? Write a list of two numbers.
+# **Predict.** Suppose that a gradient is worth the same either way. By what factor is asynchronous SGD faster with the straggler, and by what factor without it? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -897,17 +897,17 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here.*) The *predicted* factors were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient.
+# (*Measured here.*) The *predicted* factors were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update with the mean of three gradients uses three times the rate of an update with a single gradient.
 #
-# The *measured* ratios tend to be larger: by a tenth to a half while this lesson was written. The prediction only counts gradients. It leaves out that every synchronous step waits for the slowest even of three equal workers, and for a server that has to serve three at once and then all of them again. It also assumes that a gradient is worth the same either way, which is only roughly true: the moment at which 85% is passed depends on the order of the updates, which is chance. So without a straggler asynchronous SGD may still gain something, but little compared with its gain with one. And at larger rates staleness costs accuracy.
+# The *measured* ratios tend to be larger: 10% to 50% larger when this lesson was written. The prediction only counts gradients. It ignores that every synchronous step waits for the slowest worker, even among three equal ones, and for a server that first has to receive from all three at once and then answer them all. It also assumes that a gradient is worth the same either way, which is only roughly true: the moment at which accuracy passes 85% depends on the order of the updates, which is left to chance. So even without a straggler, asynchronous SGD may gain something, but little compared with its gain when there is one. And at larger rates, staleness costs accuracy.
 #
-# On a machine that is busy with other things the order of the races can change: a "normal" worker that gets no core becomes a straggler too. Then run them again. So we assert only the cause of the difference: with the straggler, synchronous SGD made an update every 60 ms at best, and asynchronous SGD made more.
+# If your machine is busy with other work, the races can end in a different order: a "normal" worker that gets no core becomes a straggler too. If that happens, run the races again. We therefore assert only the cause of the difference: with the straggler, synchronous SGD made at best one update every 60 ms, and asynchronous SGD made more.
 #
-# "First 2 of 3" is synchronous SGD with one *backup worker* [6]: an update is made as soon as two gradients have arrived, and the late one is thrown away. No gradient is ever stale, and the update does not wait for the straggler. But the straggler computes for nothing, and its data are never seen. That brings up the next question.
+# "First 2 of 3" is synchronous SGD with one *backup worker* [6]: the server makes an update as soon as two gradients have arrived, and throws the late one away. No gradient is ever stale, and the update does not wait for the straggler. But the straggler computes for nothing, and its data are never used. That raises the next question.
 #
 # ## 10. Is there still an epoch?
 #
-# An epoch is one pass over the training data: every sample is used once. Suppose that every worker has a shard of the data, and count.
+# An epoch is one pass over the training data: every sample is used once. Suppose that every worker has its own shard of the data. How often is each shard used?
 #
 # **Predict.** In the asynchronous race with the straggler, what share of the gradients came from worker 3?
 
@@ -930,17 +930,17 @@ print("asynchronous, gradients used by worker:", cluster.view.client[0]["steps"]
 print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 
 # %% [markdown]
-# About 1/7: a worker's share of the gradients is its share of the speed. Suppose that the shards are fixed. After "one epoch" of the server (as many samples as there are), the fast workers' shards have been seen more than once, and less than half of the straggler's. If the shards differ, for example because each hospital has its own patients, the model is trained for the fast workers. With backup workers the straggler's shard is not used at all.
+# About 1/7: a worker's share of the gradients is its share of the total speed. Suppose that the shards are fixed. After "one epoch" of the server (as many samples as the training set has), the fast workers' shards have been used more than once, but less than half of the straggler's shard. If the shards differ, for example because each hospital has its own patients, the model is trained for the fast workers. With backup workers, the straggler's shard is not used at all.
 #
-# Three rules help. Count by *updates* or by samples, never by a worker's passes. Let learning-rate schedules follow the server's version. And let workers draw from the whole data set, as `batch_of` did here, or from a common queue of batches.
+# Three rules help. Count *updates* or samples, never a worker's passes. Make learning-rate schedules follow the server's version. Let workers draw from the whole data set, as `batch_of` did here, or from a common queue of batches.
 #
 # ## 11. Modern relatives: local SGD and gossip
 #
-# Parameter servers have become rare for training on one cluster, where all-reduce is fast and workers are alike. The idea behind them, **communicate less or with fewer**, lives on.
+# Parameter servers have become rare for training on a single cluster, where all-reduce is fast and all workers are equally fast. The idea behind them, **communicate less often or with fewer ranks**, is still in use.
 #
-# In *local SGD* [7], every rank takes H steps alone, and then all average their weights by an all-reduce. There is no server and no staleness, and only 1/H of the communication. With H = 1 it *is* synchronous SGD, because the mean of $w - \lambda g_i$ is $w$ minus $\lambda$ times the mean of $g_i$ ($w$: weights, $\lambda$: learning rate, $g_i$: rank $i$'s gradient).
+# In *local SGD* [7], every rank takes H steps alone, and then all ranks average their weights with an all-reduce. There is no server, no staleness, and only 1/H of the communication. With H = 1 it *is* synchronous SGD, because the mean of $w - \lambda g_i$ is $w$ minus $\lambda$ times the mean of $g_i$ ($w$: weights, $\lambda$: learning rate, $g_i$: rank $i$'s gradient).
 #
-# *DiLoCo* does the same for language models. It has 8 workers, which stand for islands of machines with poor links between them. Each worker takes hundreds of steps of AdamW by itself, and an outer optimizer (Nesterov momentum) applies the mean of their changes (*published* [8]). INTELLECT-1, with 10 billion parameters, was trained in that way by machines on three continents (*published* [11]).
+# *DiLoCo* does the same for language models. Its 8 workers represent islands of machines with poor links between them. Each worker takes hundreds of AdamW steps by itself, and then an outer optimizer (Nesterov momentum) applies the mean of their changes (*published* [8]). INTELLECT-1, a model with 10 billion parameters, was trained in this way by machines on three continents (*published* [11]).
 #
 # In the next cell all four ranks take part.
 
@@ -981,9 +981,9 @@ print(f"64 all-reduces: {accuracy_of(every_step):.3f}; 8 all-reduces: {accuracy_
 assert accuracy_of(seldom) > accuracy_of(every_step) - 0.1 > 0.7
 
 # %% [markdown]
-# With an eighth of the messages, the result is hardly worse. (The accuracy is that on 360 test digits: one digit is 0.003.)
+# With an eighth of the messages, the result is hardly worse. (Accuracy is measured on 360 test digits, so one digit is 0.003.)
 #
-# With *gossip* [9, 10], no rank ever talks to all others. In each step two ranks meet, and both take the mean of their two weights. **The mean over all ranks stays exactly what it was**, because a pair's sum does not change, and the spread can only shrink. So all ranks come to agree on that mean, without any collective.
+# With *gossip* [9, 10], no rank ever talks to all the others. In each step ranks meet in pairs, and both ranks of a pair take the mean of their weights. **The mean over all ranks stays exactly what it was**, because the sum of a pair does not change, and the spread can only shrink. So all ranks converge to that mean, without any collective.
 
 
 # %%
@@ -1012,7 +1012,7 @@ assert spreads == sorted(spreads, reverse=True)
 assert spreads[-1] < 192 / 4
 
 # %% [markdown]
-# Read the columns: 0, 64, 128, 192 have the mean 96, and so has every later column. Now we add gradients in between: every rank steps alone, and then meets one neighbour.
+# Read the columns: the mean of 0, 64, 128 and 192 is 96, and every later column has the same mean. Now we add gradients in between: every rank takes a step alone, and then the pairs meet.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -1029,13 +1029,13 @@ assert accuracy_of(mean_weights) > 0.7
 assert 0 < apart < 0.2
 
 # %% [markdown]
-# There are four models, nearly alike, but no two are equal. That is the price of gossip: there is no such thing as *the* model until you take the mean.
+# The four models are very similar, but no two are equal. That is the price of gossip: there is no such thing as *the* model until you take the mean.
 #
-# **They are back.** Training without waiting went out of use with the parameter server. It returns between data centres, where an all-reduce takes a long time. *Streaming DiLoCo* synchronises a part of the parameters at a time, while training goes on, and sends fewer bits [12]. With *eager updates*, workers do not wait for the other workers' changes: each applies its own at once and the others' one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker takes a mean with one other, chosen at random [14]. That is gossip. (All *published*.)
+# **These ideas are back.** Training without waiting fell out of use together with the parameter server. It is returning for training across data centres, where an all-reduce takes a long time. *Streaming DiLoCo* synchronises part of the parameters at a time, while training continues, and sends fewer bits [12]. With *eager updates*, workers do not wait for each other's changes: each worker applies its own at once and those of the others one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker averages with one other worker, chosen at random [14]. That is gossip. (All *published*.)
 #
 # ### Exercise 5: a gossip step that keeps the mean
 #
-# Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls it with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so the two must not both begin with a blocking send. Use no collective, because the other ranks may be elsewhere.
+# Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls it with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so the two ranks must not both begin with a blocking send. Do not use a collective, because the other ranks may not take part.
 
 
 # %% tags=["exercise"] exercise="09.gossip"
@@ -1059,9 +1059,9 @@ check("09.gossip")
 #
 # ## 12. Break it on purpose
 #
-# We change one line of the server: it no longer receives from any source, but from worker 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, the others 5.
+# We change one line of the server: it no longer receives from any source, but from workers 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, and the others take 5 ms.
 #
-# **Predict.** How many of 60 gradients come from worker 3? And how many came from it before, with any source? Write a list of two numbers.
+# **Predict.** Of 60 gradients, how many come from worker 3? And how many came from it earlier, when the server received from any source? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -1096,9 +1096,9 @@ print(f"any source: {cluster.view.client[0]['fair_seconds']:.2f} s")
 print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 
 # %% [markdown]
-# - **Symptom.** Training is right, the replay agrees, the mean staleness is 2. But it is as slow as synchronous SGD.
-# - **Diagnosis.** Every worker has made exactly as many gradients as the slowest. In a sequence diagram you would see the fast workers wait for long in `recv`, after they have sent their hello.
-# - **Fix.** Receive from any source, and ask afterwards which worker it was.
+# - **Symptom.** Training works, the replay agrees, and the mean staleness is 2, but it is no faster than synchronous SGD.
+# - **Diagnosis.** Every worker has computed exactly as many gradients as the slowest. In a sequence diagram you would see the fast workers wait for a long time in `recv` after sending their hello.
+# - **Fix.** Receive from any source, and find out afterwards which worker it was.
 #
 # ## Recap
 #
@@ -1106,26 +1106,26 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # |---|---|---|---|---|---|
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | none, but replicas differ |
-# | numbers moved per step, of n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
-# | same result as one process | yes, to rounding | yes, to rounding | no; a replay of its order, to the bit | no (yes for H = 1) | no |
+# | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
+# | same result as one process | yes, up to rounding | yes, up to rounding | no, but same as a replay of its order, to the bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #
-# - The server holds the weights, the optimizer and the version; a worker holds a model and data.
-# - The mean staleness is about W - 1, however slow any worker is, because the sum telescopes.
-# - Stale gradients hurt when rate times staleness is large: divide the rate by the staleness, or bound the staleness.
+# - The server holds the weights, the optimizer and the version number; a worker holds a model and data.
+# - The mean staleness is about W - 1, no matter how slow any worker is, because the sum telescopes.
+# - Stale gradients hurt when the rate times the staleness is large: divide the rate by the staleness, or bound the staleness.
 # - Test an asynchronous program by recording the order and replaying it: the results are equal to the bit.
-# - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.
+# - Asynchronous SGD wins where workers differ in speed. Where they do not, synchronous SGD is simpler and just as fast.
 #
 # **Next:** lesson 10 splits the model instead of the data. You can also go to lesson 12, When a rank dies, which does not need lesson 10. Lesson 11 looks inside a step: hardware and profiles.
 #
 # ## Further reading
 #
 # 1. B. Recht, C. Ré, S. Wright and F. Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 24, 2011. No server and no locks: all threads write into one memory.
-# 2. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012. Asynchronous SGD with servers over which the model is split.
+# 2. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012. Asynchronous SGD with the model split over several servers.
 # 3. M. Li and others, "Scaling Distributed Machine Learning with the Parameter Server", *11th USENIX Symposium on Operating Systems Design and Implementation*, 583–598, 2014.
 # 4. Q. Ho and others, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", *Advances in Neural Information Processing Systems* 26, 2013.
 # 5. W. Zhang, S. Gupta, X. Lian and J. Liu, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, 2015; *IJCAI* 2016.
-# 6. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Backup workers, with which synchronous training was faster and more accurate than asynchronous.
+# 6. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. With backup workers, synchronous training was faster and more accurate than asynchronous training.
 # 7. S. U. Stich, "Local SGD Converges Fast and Communicates Little", *International Conference on Learning Representations*, 2019.
 # 8. A. Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105, 2023.
 # 9. S. Boyd, A. Ghosh, B. Prabhakar and D. Shah, "Randomized gossip algorithms", *IEEE Transactions on Information Theory* 52(6), 2508–2530, 2006.

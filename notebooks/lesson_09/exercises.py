@@ -18,7 +18,7 @@ from course_lib.teaching.judges.trials import second_call
 WORK_HINTS = [
     "One round is five lines, in the order of the list: compute, send, receive, send, receive. "
     "Everything goes to rank 0 and comes from rank 0.",
-    "`dist.recv` fills the tensor that you give it, so make one of one number for ready, and "
+    "`dist.recv` fills the tensor that you give it. Create a tensor of one number for ready, and "
     "receive the parameters into `parameters` itself, where the next `compute(parameters)` sees "
     "them. The loss is the last number of the vector that `compute` returned.",
     "```python\n"
@@ -49,8 +49,8 @@ def check_work(work) -> str:
 # ---- the server's side ------------------------------------------------------------------------
 
 SERVE_HINTS = [
-    "The loop runs once per gradient, not once per worker. The only receive without a source is "
-    "that of the hello; everything after it is between you and the worker that said it.",
+    "The loop runs once per gradient, not once per worker. Only the hello is received "
+    "without a source; everything after it is between you and the worker that sent it.",
     "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns its rank. The "
     "gradient message has `len(parameters) + 1` numbers: the last one is the loss.",
     "```python\n"
@@ -82,8 +82,8 @@ def check_serve(serve) -> str:
 # ---- staleness from the order -----------------------------------------------------------------
 
 STALENESS_HINTS = [
-    "For each worker remember one number: at which version it fetched its parameters. In the "
-    "beginning that is 0 for all of them.",
+    "For each worker, remember one number: the version at which it fetched its parameters. At "
+    "the beginning this is 0 for all of them.",
     "Update v is made when the server is at version v. The staleness is v minus the version that "
     "this worker had fetched. After the update the server is at version v + 1, and the worker "
     "fetches that version now.",
@@ -144,11 +144,11 @@ def check_staleness(staleness) -> str:
 # ---- the rate over staleness ------------------------------------------------------------------
 
 RATE_HINTS = [
-    "The rule is `base / staleness`. For which staleness does that division fail, and what should "
-    "the result be there?",
-    "A fresh gradient, of staleness 0, is the best there is: it gets `base`. So does staleness 1. "
-    "Only from 2 on the rate falls.",
-    "`max(1, staleness)` is 1 for staleness 0 and 1, and the staleness itself from there on.",
+    "The rule is `base / staleness`. For which staleness does this division fail, and what should "
+    "the result be in that case?",
+    "A fresh gradient, with staleness 0, is the best there is, so it gets `base`. So does one "
+    "with staleness 1. The rate falls only from staleness 2 on.",
+    "`max(1, staleness)` is 1 for staleness 0 and 1, and equals the staleness from there on.",
 ]
 
 
@@ -187,8 +187,8 @@ def check_rate_for(rate_for) -> str:
 GOSSIP_HINTS = [
     "Both ranks run the same lines, so both would send first. What can a rank *start* without "
     "waiting for its end? And where do you receive, if `value` is still being sent?",
-    "`sending = dist.isend(value, partner, group=group)` goes on at once. Then receive into a new "
-    "tensor, then `sending.wait()`, then the mean of both as a new tensor.",
+    "`sending = dist.isend(value, partner, group=group)` returns at once. Then receive into a new "
+    "tensor, call `sending.wait()`, and return the mean of both as a new tensor.",
     "```python\n"
     "theirs = torch.empty_like(value)\n"
     "sending = dist.isend(value, partner, group=group)\n"

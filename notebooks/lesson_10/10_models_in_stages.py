@@ -13,19 +13,19 @@
 # %% [markdown]
 # # 10 Models in stages
 #
-# **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them and passes on their output. The batch goes through in small pieces, one after the other, as on an assembly line. Otherwise the ranks would wait for each other most of the time.
+# **The one idea.** If a model is too large for one device, you can cut it between its layers: each rank holds some of the layers and passes their output on. The batch goes through in small pieces, one after another, as on an assembly line; otherwise the ranks would spend most of their time waiting for each other.
 #
 # **You will be able to**
-# - cut a transformer into stages, train it on four ranks, and measure how far its weights are from those of one process;
-# - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
+# - cut a transformer into stages, train it on four ranks, and measure how far its weights differ from those of a single process;
+# - write GPipe and 1F1B yourself, and run them with `torch.distributed.pipelining`;
 # - predict how long ranks are idle, and how many activations they hold;
-# - trade activations for computing, layer by layer: keep all, recompute all, or choose;
-# - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
+# - trade memory for computing, layer by layer: keep all activations, recompute all, or choose;
+# - read the diagrams of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - combine a pipeline with data parallelism on a 2 x 2 mesh.
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes with the three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes, including the three exercises; the end of section 4 is a good place to break off.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -37,7 +37,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers for each token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many equal blocks, a classifier of words. Our model computes in float64, so a mistake can't hide among rounding errors.
+# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers per token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many identical blocks and a classifier over words. Our model computes in float64, so a mistake can't hide among rounding errors.
 
 # %%
 # %%px
@@ -118,7 +118,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a quarter of the memory for weights, gradients and optimizer. Only *activations*, the output of a layer, go from rank to rank. After a block there are samples · tokens · width of them, here 64 · 8 · 64 numbers. That is the advantage of stages: the traffic does not grow with the weights, and each rank talks to only two neighbours. (Section 3 counts it.)
+# So each rank needs a quarter of the memory for weights, gradients and optimizer state. Only *activations*, the outputs of layers, go from rank to rank. After a block there are samples · tokens · width of them, here 64 · 8 · 64 numbers. That is the advantage of stages: the traffic does not grow with the weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
 
@@ -131,18 +131,18 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters: one rank works while three wait. (In code, F is a forward and B a backward. B is drawn twice as long as F because it has two matrix products for each one of forward's. The gradient of the output times the weights gives the gradient of the input; the gradient of the output times the input gives that of the weights.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
+# Three quarters are idle: one rank works while three wait. (In the code, F is a forward and B a backward. B is drawn twice as long as F because it has two matrix products for every one in forward: the output's gradient times the weights gives the input's gradient, and the output's gradient times the input gives that of the weights.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
-# Cut the batch into M *micro-batches*, and let rank 0 begin the second one as soon as it has passed on the first. The loss is a mean over samples, so the mean of M equal micro-batches' losses is the loss of the batch, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all of them. That is *GPipe* (*published* [1]):
+# Cut the batch into M *micro-batches*, and let rank 0 begin the second one as soon as it has passed on the first. The loss is a mean over samples, so the loss of the batch is the mean of the losses of M equal micro-batches, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all micro-batches. This is *GPipe* (*published* [1]):
 
 # %%
 filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits: first until the first micro-batch reaches it, after its last forward for the later stages, and after its last backward for the earlier ones. Together these waits are K - 1 times $T_\text{micro}$ on every rank, so the whole step takes (M + K - 1) $T_\text{micro}$, and
+# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits three times: before its first forward for the earlier stages, after its last forward for the later ones, and after its last backward for the earlier ones again. On every rank these waits add up to K - 1 times $T_\text{micro}$, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
 # $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
@@ -156,7 +156,7 @@ for micro_batches in (1, 2, 4, 8, 16, 32):
 # %% [markdown]
 # ### Exercise 1: how many micro-batches
 #
-# Write `micro_batches_for(stages, most)`: it returns the smallest number of micro-batches for which the bubble is at most the fraction `most` of the time (0 < `most` < 1).
+# Write `micro_batches_for(stages, most)`, which returns the smallest number of micro-batches for which the bubble is at most the fraction `most` of the time (0 < `most` < 1).
 
 
 # %% tags=["exercise"] exercise="10.micro_batches_for"
@@ -178,7 +178,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with the activations from the rank before it, and backward, with the gradient from the rank after it. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not wait (`isend`), or two neighbours that send to each other would block (lesson 01). For a picture we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds when it began and ended.
+# A rank does two things with micro-batch m: forward, with the activations from the previous rank, and backward, with the gradient from the next rank. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not block (`isend`), or two neighbours that send to each other would deadlock (lesson 01). For a picture we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds when it began and ended.
 
 
 # %%
@@ -247,7 +247,7 @@ def gpipe(pipe):
 
 
 # %% [markdown]
-# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same on one process with whole batches. By how much do the weights differ at most? (A) not at all; (B) by less than $10^{-12}$; (C) by some $10^{-3}$, because gradients of small batches are noisier.
+# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same steps on one process with whole batches. By how much do the weights differ at most? (A) Not at all. (B) By less than $10^{-12}$. (C) By about $10^{-3}$, because the gradients of small batches are noisier.
 
 # %%
 prediction = None
@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by rounding: the sums are in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm the answer would be C, because its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is $10^{-16}$. (With batch norm the answer would be C, because its means are taken over a micro-batch. Transformers use layer norm, which looks at one token at a time.)
 
 # %%
 assert apart < 1e-12
@@ -315,7 +315,7 @@ pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], s
 assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
 # %% [markdown]
-# And the traffic? Each rank sends activations to the rank after it and their gradients to the one before it. Each way takes the numbers of section 1, and nothing else is sent:
+# What about the traffic? Each rank sends activations to the next rank and their gradients to the previous one. In each direction these are as many numbers as in section 1, and nothing else is sent:
 
 # %%
 # %%px
@@ -332,7 +332,7 @@ if rank == 1:
 # %% [markdown]
 # ## 4. Is the formula true?
 #
-# Computing times vary with the load of the machine, and four ranks on fewer cores slow each other. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on one number a sample, because in the formula a message takes no time. Everything else is as before.
+# Computing times vary with the load on the machine, and four ranks on fewer cores slow each other down. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on one number per sample, because the formula assumes that a message takes no time. Everything else is as before.
 #
 # **Predict.** With four stages and eight micro-batches, how many seconds does a step take?
 
@@ -403,7 +403,7 @@ pipeline(
 )
 
 # %% [markdown]
-# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the quickest of eight steps. Tasks are some milliseconds long here, so messages and Python count. Your four ranks also have to share the cores: "busy" may mean that a rank waits for one, and with fewer than four cores no schedule can make the step as fast as the figure above. Look for the staircases, and don't expect the formula's bubble.
+# The step takes (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the fastest of eight steps. The tasks take only a few milliseconds here, so messages and Python matter. Your four ranks also have to share the cores: "busy" may mean that a rank is waiting for a core, and with fewer than four cores no schedule can make the step as fast as in the figure above. Look for the staircases, and don't expect the bubble that the formula predicts.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -424,18 +424,18 @@ pipeline(
 # %% [markdown]
 # ## 5. One forward, one backward
 #
-# More micro-batches make the bubble small, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r runs K - 1 - r forwards ahead, and then does one forward and one backward in turns.
+# More micro-batches make the bubble smaller, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r first runs K - 1 - r forwards ahead, and then alternates one forward and one backward.
 
 # %%
 turns = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
 pipeline(turns, "1F1B, four stages, eight micro-batches")
 
 # %% [markdown]
-# The bubble is that of GPipe, with the same staircases at the start and at the end. So what is better?
+# The bubble is the same as in GPipe, with the same staircases at the start and the end. So what is better?
 #
 # ### Exercise 2: the order of 1F1B
 #
-# Write `order(number, stages, micro_batches)`: it returns the list of the tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead, with K - 1 - number forwards (or all, if there are fewer). Then it does one forward and one backward in turns, until all forwards are done. Then it does the remaining backwards. Read the order off the figure.
+# Write `order(number, stages, micro_batches)`, which returns the list of tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead, with K - 1 - number forwards (or all of them, if there are fewer). Then it alternates one forward and one backward until all forwards are done. Then it does the remaining backwards. You can read the order off the figure.
 
 
 # %% tags=["exercise"] exercise="10.order"
@@ -456,7 +456,7 @@ check("10.order")
 # %% [markdown]
 # Stuck? `hint("10.order")`, `solution("10.order")`.
 #
-# Now the ranks follow your list. (The notebook calls your function for each of the four ranks, and sends them the lists. If you have no function yet, or not a right one, `yours_or_solution` takes the worked solution.)
+# Now the ranks follow your list. (The notebook calls your function for each of the four ranks and sends them the lists. If your function is missing or wrong, `yours_or_solution` uses the worked solution.)
 
 # %%
 my_order = yours_or_solution("10.order")
@@ -476,7 +476,7 @@ def one_f_one_b(pipe):
 
 
 # %% [markdown]
-# We ask autograd how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that autograd saves.
+# To find out how many bytes autograd keeps for backward, we use `saved_tensors_hooks`, which calls a function for each tensor that autograd saves.
 
 
 # %%
@@ -508,7 +508,7 @@ class CountingPipe(Pipe):
 
 
 # %% [markdown]
-# **Predict.** With eight micro-batches, how many times as many bytes of activations does rank 0 hold under GPipe as under 1F1B? And rank 3? Write a list of two numbers.
+# **Predict.** With eight micro-batches, how many times as many bytes of activations does rank 0 hold under GPipe as under 1F1B? What about rank 3? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -532,7 +532,7 @@ for number, one in enumerate(held):
     print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
 
 # %% [markdown]
-# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B memory no longer limits the number of micro-batches, and with it the bubble. And the weights are the same up to rounding; only the order of the tasks has changed.
+# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B, memory no longer limits the number of micro-batches, and more of them make the bubble smaller. The weights are the same up to rounding; only the order of the tasks has changed.
 
 # %%
 assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
@@ -540,9 +540,9 @@ assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 # %% [markdown]
 # ### Checkpointing
 #
-# A block can also keep only its input, and compute the rest once more when backward comes. This is *activation checkpointing* [2]. It takes one more forward for each backward, and needs only a small part of the memory.
+# Alternatively, a block can keep only its input, and compute the rest again when backward arrives. This is called *activation checkpointing* [2]. It costs one extra forward for each backward, and takes only a small part of the memory.
 #
-# **Predict.** A forward is one unit of computing and a backward two, as in the figures. How many times as much computing does a step with checkpointing take? Write a number.
+# **Predict.** A forward is one unit of computing and a backward two, as in the figures. How many times as much computing does a step take with checkpointing as without? Write a number.
 
 # %%
 prediction = None
@@ -580,7 +580,7 @@ assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 per_micro_batch[1] += Checkpointed.kept_bytes // 8
 
 # %% [markdown]
-# `FlopCounterMode` counts the floating-point operations of matrix products, in forward and in backward:
+# `FlopCounterMode` counts the floating-point operations of the matrix products, in forward and in backward:
 
 
 # %%
@@ -604,7 +604,7 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     assert less < whole / 5
 
 # %% [markdown]
-# It takes (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
+# By that count it takes (1 + 1 + 2)/(1 + 2), a third more. PyTorch does better: it stops the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer accounts for a third of the block's matrix products, which leaves a factor of 11/9. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
 
 # %%
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
@@ -612,7 +612,7 @@ assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 # %% [markdown]
 # ### Selective recomputation
 #
-# Some activations are more expensive to compute again than others. Nearly all arithmetic of a block is in its matrix products and in attention. Layer norms, GELU and sums cost little, and yet their outputs fill half of the memory. *Selective recomputation* keeps the outputs that are expensive for their size, and computes the others again [8]. In PyTorch a function, the policy, decides for each operation. This one keeps the outputs of all matrix products and of attention:
+# Some activations are more expensive to recompute than others. Nearly all the arithmetic of a block is in its matrix products and in attention. Layer norms, GELU and sums cost little, yet their outputs take half of the memory. *Selective recomputation* keeps the outputs that are expensive for their size, and recomputes the others [8]. In PyTorch, a function called the policy decides for each operation. This policy keeps the outputs of all matrix products and of attention:
 
 # %%
 # %%px
@@ -637,7 +637,7 @@ class Selective(Checkpointed):
 
 
 # %% [markdown]
-# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways differently: we note every piece of memory that an operation allocates in forward, and see which pieces are still in use after forward.
+# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways differently: we record every piece of memory that an operation allocates in forward, and check which pieces are still in use after forward.
 
 
 # %%
@@ -681,9 +681,9 @@ def kept_by(blocks):
 
 
 # %% [markdown]
-# Let one unit be an activation of the block's width: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps 16 units and a little; with checkpointing it keeps 1 (its output, which is the next block's input).
+# Let one unit be an activation of the block's width: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps slightly more than 16 units; with checkpointing it keeps 1 (its output, which is the next block's input).
 #
-# **Predict.** How many units does a block keep under the policy? Count its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`) and its output. And how much arithmetic do the matrix products of a step take, in multiples of a step without checkpointing? Write `[units, times]`.
+# **Predict.** How many units does a block keep under this policy? Count its output and its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`). And how much arithmetic do the matrix products in a step take, as a multiple of a step without checkpointing? Write `[units, times]`.
 
 # %%
 prediction = None
@@ -711,9 +711,9 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# The policy takes two thirds of the memory and computes no product twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy also goes through forward a second time, but it takes the kept outputs of the products instead of computing them. The gradients of all three ways are equal to the bit.
+# The policy takes two thirds of the memory and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
 #
-# A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further, and computes every second product again [10].
+# A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 
 # %%
 for units_of in cluster.view["found"]:
@@ -722,12 +722,12 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing. Shards, stages and slices, and tensors freed as soon as they were used, saved enough memory [9].
+# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
 
 # %% [markdown]
-# ## 6. By torch.distributed.pipelining
+# ## 6. With torch.distributed.pipelining
 #
-# PyTorch has both schedules, and more. You give it your stage, its number, and the loss; it finds shapes, sends and receives.
+# PyTorch has both schedules, and others. You give it your stage, its number and the loss; it works out the shapes, the sends and the receives.
 
 # %%
 # %%px
@@ -751,11 +751,11 @@ for schedule_class in (ScheduleGPipe, Schedule1F1B):
 assert max(differences) < 1e-12
 
 # %% [markdown]
-# Two schedules of the library took three steps each over the course's own backend, and both ended with the weights of one process.
+# Two of the library's schedules ran three steps each on the course's own backend, and both ended with the same weights as one process.
 #
 # ## 7. Smaller bubbles
 #
-# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price is more messages: activations cross V K - 1 borders between stages instead of K - 1, a little more than V times as many. Also, more micro-batches are under way.
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline then fills in half the time. With V stages on each rank, the bubble is (K - 1)/(V M + K - 1). The price is more messages: activations cross V K - 1 boundaries between stages instead of K - 1, a little more than V times as many. There are also more micro-batches in flight.
 
 # %%
 half = {"F": 0.5, "B": 1}
@@ -771,7 +771,7 @@ for v in (1, 2, 4):
     assert abs(schedules.bubble(placed) - 3 / (8 * v + 3)) < 1e-12
 
 # %% [markdown]
-# (The darker boxes are those of a rank's second stage.) The library has it as `ScheduleInterleaved1F1B`, which takes a list of stages. On our ranks with two stages of one block each:
+# (The darker boxes belong to a rank's second stage.) In the library this is `ScheduleInterleaved1F1B`, which takes a list of stages. Here it runs on our ranks, with two stages of one block each:
 
 # %%
 # %%px
@@ -797,9 +797,9 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward makes two things: the gradient of the stage's input, for which the rank before is waiting, and the gradients of its weights, for which no rank waits before the optimizer's step. So cut backward in two. We name the halves as the authors do: in this part B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W waits until the rank would be idle.
+# **Zero bubble** [4]. Backward computes two things: the gradient of the stage's input, which the previous rank is waiting for, and the gradients of the stage's weights, which no rank needs before the optimizer's step. So cut backward in two. We name the halves as the authors do: in this part, B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W is put off until the rank would be idle.
 #
-# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does it take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
+# **Predict.** If F, B and W take one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many units does a step take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
 # %%
 prediction = None
@@ -811,9 +811,9 @@ compare(prediction, schedules.seconds_of(halves), source="By the schedule")
 pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# 3 M + K - 1 = 27. This schedule is *ZB-H1* (zero bubble, the first that its authors made by hand; *published* [4]). Forwards and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, rank 3 has three of them left at the end, when there would be nothing else to do.
+# 3 M + K - 1 = 27. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors made by hand; *published* [4]). Each F and each B comes in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, and rank 3 has three of them left at the end, when it would otherwise be idle.
 #
-# Why not leave all of them for the end? W needs the layers' inputs from forward, so a rank holds a micro-batch from its F to its W. The numbers on the right of the figure say how many that is at most: K on every rank. (Each counts as a whole, although a part can be freed after B.) Under 1F1B it was K - r, so the last ranks pay, but none needs more than rank 0 did before. With all W at the end it would be M, as under GPipe:
+# Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show how many it holds at most: K, on every rank. (Each is counted as a whole, although part of it can be freed after B.) Under 1F1B it was K - r, so the later ranks pay, but no rank needs more than rank 0 did before. With every W at the end it would be M, as under GPipe:
 
 # %%
 for micro_batches in (8, 16):
@@ -829,13 +829,13 @@ for micro_batches in (8, 16):
     assert {schedules.in_flight(tasks) for tasks in h1} == {4}
 
 # %% [markdown]
-# To get rid of the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages, from the top down and back up. It has almost no bubble and the memory of 1F1B if F, B and W take equally long. *DualPipe* [7] sends in micro-batches from both ends, which needs the weights twice, and hides the messages of one direction behind the computing of the other.
+# To remove the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages, from the top down and back up. If F, B and W take equally long, it has almost no bubble and needs no more memory than 1F1B. *DualPipe* [7] feeds micro-batches in from both ends, which takes two copies of the weights, and hides the messages of one direction behind the computing of the other.
 #
-# In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank has the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
+# In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank follows the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
-# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward and goes on, so once the pipeline is full no rank is idle. But now the weights change between the forward of a micro-batch and its backward. What does autograd say to that? Here is a stage with two micro-batches under way:
+# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward and carries on, so no rank is idle once the pipeline is full. But now the weights change between the forward and the backward of a micro-batch. How does autograd react? Here is a stage with two micro-batches in flight:
 
 # %%
 # %%px
@@ -855,7 +855,7 @@ if rank == 0:
     print(refusal)
 
 # %% [markdown]
-# It refuses, because the gradient of the input needs the weights of the forward, and the optimizer has changed them. So PipeDream keeps the *version* of the weights that each micro-batch under way used in its forward (*weight stashing*). In PyTorch, forward can compute with a copy; the gradient goes through the copy to the weights themselves.
+# Autograd raises an error, because the gradient of the input needs the weights that forward used, and the optimizer has changed them. So PipeDream keeps, for each micro-batch in flight, the *version* of the weights that its forward used (*weight stashing*). In PyTorch, forward can compute with a copy; the gradient flows through the copy to the weights themselves.
 
 
 # %%
@@ -896,7 +896,7 @@ class SteppingPipe(Pipe):
 
 
 # %% [markdown]
-# **Predict.** In the order of 1F1B, with eight micro-batches, how many different versions does rank 0 hold at once, at most? And rank 3? Write a list of two numbers.
+# **Predict.** In the order of 1F1B, with eight micro-batches, how many different versions does rank 0 hold at once, at most? What about rank 3? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -914,7 +914,7 @@ for number, (count, ages) in enumerate(zip(versions, cluster.view["ages"], stric
     print(f"rank {number}: versions {count}; ages of the weights in its eight backwards: {ages}")
 
 # %% [markdown]
-# Rank r holds K - r versions, as many as micro-batches under way. So the price is again memory. And the gradients are stale, like those of lesson 09, by K - 1 - r steps on rank r. With GPipe, and with 1F1B and a *flush* (all ranks wait for the end of the batch before the step), the result is exactly that of one process. That is why these two are in use.
+# Rank r holds K - r versions, one for each micro-batch in flight. So the price is memory again. The gradients are also stale, as in lesson 09, by K - 1 - r steps on rank r. With GPipe, and with 1F1B and a *flush* (all ranks wait for the end of the batch before the step), the result is exactly that of one process. That is why these two are used in practice.
 
 # %%
 assert versions == [4, 3, 2, 1]
@@ -924,11 +924,11 @@ for number, ages in enumerate(cluster.view["ages"]):
 # %% [markdown]
 # ## 8. The slowest stage sets the pace
 #
-# All of this assumed stages of equal length. If one stage takes twice as long, the others wait for it in every turn.
+# So far we assumed that all stages take equally long. If one stage takes twice as long, the others wait for it every time.
 #
 # ### Exercise 3: where to cut
 #
-# `costs` has the seconds of each layer, in order. Write `cut(costs, stages)`: it returns a list with the number of layers of each stage, chosen so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you may try all ways; `itertools.combinations` makes them.
+# `costs` lists the time of each layer in seconds, in order. Write `cut(costs, stages)`, which returns a list with the number of layers in each stage, chosen so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you can try all possible cuts; `itertools.combinations` generates them.
 
 
 # %% tags=["exercise"] exercise="10.cut"
@@ -953,7 +953,7 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
-# Try it on stages that sleep: 10 ms for each unit of cost in forward, 20 ms in backward. The first of these eight layers embeds and the last one classifies, so both cost more.
+# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. The first of these eight layers embeds and the last one classifies, so both cost more.
 
 # %%
 my_cut = yours_or_solution("10.cut")
@@ -967,7 +967,7 @@ for name, numbers in cuts.items():
 cluster.view["cost_of"] = cost_of
 
 # %% [markdown]
-# **Predict.** With GPipe and eight micro-batches, how many times as long is a step with two layers on each rank as with your cut? Write a number.
+# **Predict.** With GPipe and eight micro-batches, how many times as long does a step take with two layers on each rank as with your cut? Write a number.
 
 # %%
 prediction = None
@@ -987,11 +987,11 @@ print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
 assert equal > 0.99 * 0.03 * (12 + 7 * 4)
 
 # %% [markdown]
-# The first micro-batch passes all stages, which takes the sum of the costs, 12 units. Each of the seven others comes one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms, or 12 + 7 · 3 = 33, a sixth less.
+# The first micro-batch passes through all stages, which takes the sum of the costs, 12 units. Each of the seven others follows one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms with two layers on each rank, and 12 + 7 · 3 = 33 with your cut, about a sixth less.
 #
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
-# Now we have two pipelines of two stages: ranks 0 and 1, and ranks 2 and 3. Each pipeline takes half of the batch. Ranks with the same stage, 0 and 2, and 1 and 3, average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` makes it, with a group for each row and each column.
+# Now we have two pipelines of two stages: ranks 0 and 1, and ranks 2 and 3. Each pipeline takes half of the batch. Ranks with the same stage (0 and 2, and 1 and 3) average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` creates it, with a group for each row and each column.
 
 # %%
 # %%px
@@ -1014,11 +1014,11 @@ assert_replicas_equal(own, mesh["data"].get_group())
 assert largest_difference(own, number, 2) < 1e-12
 
 # %% [markdown]
-# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends activations, a little for each micro-batch, so it works between machines too. The all-reduce moves all gradients, but only once a step, and can hide behind the last backwards.
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends only a few activations for each micro-batch, so it also works between machines. The all-reduce moves all gradients, but only once per step, and can hide behind the last backwards.
 #
 # ### Break it on purpose: blocking sends
 #
-# Replace `dist.isend` with `dist.send` in `Pipe`. First we try it with the sleeping stages, whose messages have 64 bytes:
+# Replace `dist.isend` with `dist.send` in `Pipe`. First we try this with the sleeping stages, whose messages are 64 bytes long:
 
 # %%
 # %%px
@@ -1034,7 +1034,7 @@ with patch.object(dist, "isend", dist.send):  # dist.send stands wherever dist.i
     one_f_one_b(BlockingPipe(SleepingStage(), micro_batches(0), ranks, shape=(1,)))
 
 # %% [markdown]
-# It runs. And now with the transformer's stages, whose messages have 8 · 8 · 64 · 8 bytes:
+# It runs. Now we try the transformer's stages, whose messages have 8 · 8 · 64 · 8 bytes:
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 # %%px --limit 4
@@ -1042,7 +1042,7 @@ with patch.object(dist, "isend", dist.send):
     one_f_one_b(BlockingPipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks))
 
 # %% [markdown]
-# **Symptom**: it hangs, and the report shows neighbours in `send`, each to the other. **Diagnosis**: in 1F1B one neighbour sends the next activation while the other sends the previous gradient, and each waits for the other to receive. This is a circle of sends, as in lesson 01. MPI sends small messages without waiting, so the mistake stays hidden until the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have their variables:
+# **Symptom**: it hangs, and the report shows neighbours in `send`, each to the other. **Diagnosis**: in 1F1B one neighbour sends the next activation while the other sends the previous gradient, and each waits for the other to receive. This is a cycle of sends, as in lesson 01. MPI sends small messages without waiting, so the mistake stays hidden until the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have kept their variables:
 
 # %%
 # %%px
@@ -1054,27 +1054,27 @@ assert largest_difference(again, rank, world_size) < 1e-12
 #
 # | question | choose |
 # |---|---|
-# | does the model with its optimizer fit on one device? | data parallelism, lesson 08 |
-# | it does not, and the network between devices is slow? | stages: only activations travel |
+# | do the model and its optimizer state fit on one device? | data parallelism, lesson 08 |
+# | do they not fit, and is the network between devices slow? | stages: only activations travel |
 # | is memory for activations short? | 1F1B rather than GPipe; selective recomputation; checkpointing |
 # | is the batch too small for many micro-batches? | interleaving, zero bubble; or slices, lesson 10b |
-# | is one layer alone too large, or is memory for the optimizer short? | slices and shards, lesson 10b |
+# | is one layer alone too large, or is memory for the optimizer state short? | slices and shards, lesson 10b |
 #
 # ## Recap
 #
 # | | what to remember |
 # |---|---|
-# | naive | one of K ranks works |
+# | naive | only one of K ranks works at a time |
 # | micro-batches | same gradient, bubble (K - 1)/(M + K - 1) |
 # | GPipe | holds M micro-batches |
 # | 1F1B | the same bubble, holds K - r on stage r |
-# | interleaved | bubble (K - 1)/(V M + K - 1), (V K - 1)/(K - 1) times the messages |
+# | interleaved | bubble (K - 1)/(V M + K - 1), with (V K - 1)/(K - 1) times as many messages |
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps only inputs; up to a third more computing |
-# | selective recomputation | keeps the outputs of products and attention; recomputes the cheap rest |
+# | selective recomputation | keeps the outputs of products and attention; recomputes the rest, which is cheap |
 #
-# As a script: `mpiexec -n 4 python scripts/pipeline.py`.
+# You can run this lesson's pipeline as a script: `mpiexec -n 4 python scripts/pipeline.py`.
 #
 # **Next:** lesson 10b cuts through the layers instead of between them.
 #
@@ -1082,7 +1082,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 #
 # 1. Y. Huang, Y. Cheng, A. Bapna, O. Firat, D. Chen, M. Chen, H. Lee, J. Ngiam, Q. V. Le, Y. Wu and Z. Chen, "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", *Advances in Neural Information Processing Systems* 32, 2019.
 # 2. T. Chen, B. Xu, C. Zhang and C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174, 2016.
-# 3. D. Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", *SC21: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2021, arXiv:2104.04473. Section 2.2 has 1F1B with a flush, and interleaving.
+# 3. D. Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", *SC21: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2021, arXiv:2104.04473. Section 2.2 describes 1F1B with a flush, and interleaving.
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).

@@ -10,7 +10,7 @@ MICRO_HINTS = [
     "The bubble is (K - 1)/(M + K - 1). It gets smaller as M grows. What is the first M for which "
     "it is small enough?",
     "Begin with M = 1 and add one as long as the bubble is larger than `most`. (Or solve for M and "
-    "round up; mind that M is at least 1, and that 0.1 is not exactly a tenth.)",
+    "round up; remember that M is at least 1, and that 0.1 is not exactly a tenth.)",
     "```python\n"
     "micro_batches = 1\n"
     "while ... > most:  # the bubble of so many micro-batches\n"
@@ -29,7 +29,7 @@ def check_micro_batches_for(micro_batches_for: Callable[[int, float], int]) -> s
 
 
 ORDER_HINTS = [
-    "Look at the figure, stage by stage: how many forwards come before the first backward? Which "
+    "Look at the figure stage by stage: how many forwards come before the first backward? Which "
     "backward follows a forward?",
     "Three parts: `ahead` forwards, with ahead = stages - 1 - number, but no more than there are "
     "micro-batches; then forward m and backward m - ahead, for each m from `ahead` on; then the "
@@ -56,11 +56,11 @@ def check_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> str:
 
 
 CUT_HINTS = [
-    "A cut is a choice of `stages - 1` places between layers. For each choice the slowest stage "
-    "counts. Which choice makes it fastest?",
+    "A cut is a choice of `stages - 1` places between layers. For each choice, the slowest "
+    "stage counts. Which choice makes that stage fastest?",
     "`combinations(range(1, len(costs)), stages - 1)` gives all choices of places. With 0 before "
     "and `len(costs)` after them you have the edges of the stages; `sum(costs[a:b])` is the cost "
-    "of one.",
+    "of one stage.",
     "```python\n"
     "from itertools import combinations\n\n"
     "def slowest(ends):\n"
