@@ -692,7 +692,7 @@ figures.measured_and_predicted(
 #
 # In every step, synchronous SGD waits for the slowest rank. Even when all ranks are equally fast *on average*, one of them is the slowest in any given step, because of garbage collection, another user, or a longer sentence in the batch.
 #
-# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn separately for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ ranks is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$, because the shortest of the $R$ delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
+# Suppose that a step takes 5 ms plus a random delay, exponentially distributed with a mean of 5 ms and drawn separately for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ ranks is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: on average, the shortest of the $R$ delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
 #
 # **Predict.** How many milliseconds does a step take on average with four ranks, not counting the all-reduce? Write a number.
 

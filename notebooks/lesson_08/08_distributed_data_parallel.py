@@ -945,7 +945,7 @@ compare(prediction, cluster.view["travelled"][0]["torch.float16"])
 #
 # ### Exercise 4: a hook in bfloat16
 #
-# bfloat16 has the range of float32 (float16 overflows above 65,504) but only 8 significant bits. Write such a hook yourself: `bfloat16_hook(group, bucket)`, which will be registered with `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32. It hands two bytes per number to one all-reduce. It must not wait for the all-reduce, or nothing overlaps.
+# bfloat16 has the range of float32 (float16 overflows above 65,504) but only 8 significant bits. Write a hook that uses it, `bfloat16_hook(group, bucket)`; it will be registered with `ddp.register_comm_hook(group, bfloat16_hook)`. The hook hands two bytes per number to a single all-reduce, and returns a future of the mean over the group, in float32. It must not wait for the all-reduce, or nothing will overlap.
 #
 # You need this to make the future. An all-reduce with `async_op=True` returns a handle, and `handle.get_future()` returns the future of its result. `future.then(f)` derives another future from it: once the first one is done, `f` is called with it, and whatever `f` returns is the value of the second. The `value()` of a collective's future is a *list* of tensors, with just one in this case:
 

@@ -696,7 +696,7 @@ histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 #
 # Let the same server do *synchronous* SGD: it receives a gradient of n numbers from each of W workers, adds them up, and sends the mean back to each. That makes 2 W n numbers in and out of one process per step, on any network. In a ring all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers and receives as many: less than 4 n in and out, no matter how many workers there are.
 #
-# **Predict.** The vector has 16 MiB. With 1, 2 and 3 workers, 32, 64 and 96 MiB go through the server in each step. If a step takes time t with 1 worker, how many times t does it take with 3?
+# **Predict.** The vector takes 16 MiB. With 1, 2 and 3 workers, 32, 64 and 96 MiB pass through the server in each step. If a step takes time t with 1 worker, how many times t does it take with 3?
 
 # %%
 prediction = None

@@ -128,7 +128,7 @@ compare(prediction, together)
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see. Then its $m$ is minus infinity, and its $\ell$ and $w$ are 0. This can happen in one part or in both. (And $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where each value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. In one part, or in both, there may be no key that a query is allowed to see; then that part's $m$ is minus infinity, and its $\ell$ and $w$ are 0. (Remember that $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"

@@ -462,7 +462,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will not come; then they shrink, and their steps continue. What takes longest here is noticing the death, and the shrink itself: tens of milliseconds. And what is the loss over all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will never come; then they shrink, and carry on with their steps. What takes longest here is noticing the death, along with the shrink itself: tens of milliseconds. And what is the loss over all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]

@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
 #
-# **Time.** The notebook takes about 20 s to run (*measured here*: 2 ranks on 2 cores). Allow 120 minutes to work through it and its four exercises.
+# **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes to work through it and its four exercises.
 #
 # **Where it runs.** All the programs run on your machine. Where something needs several hosts or Slurm, you see a stored run of the same programs on three virtual hosts, h1, h2 and h3, which are made of Linux namespaces. Each of them has its own address, host name, processes and sshd, and they run a real Slurm. If you have other hosts or Slurm, the text tells you what to type there. Set `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) before you start JupyterLab, and the cells of this notebook run there as well.
 

@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
 #
-# **Time.** The notebook takes about 35 s to run (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes to work through it and its three exercises; you can leave out sections 8 and 9.
+# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes to work through it and its three exercises; you can leave out sections 8 and 9.
 #
 # **What runs here.** Plain PyTorch and DDP run on your machine. So does every other framework that you have installed in the course's environment (at most two minutes each). For the rest you see a stored run, with its date. To install the two smallest, type `.venv/bin/python -m pip install lightning-fabric accelerate` (but not just before a workshop, because `make setup` may have to correct versions afterwards).
 

@@ -23,7 +23,7 @@
 #
 # **You need first** lessons 05, 06 and 08; lesson 09 for asynchronous strategies, lesson 10 for the pipeline.
 #
-# **Time.** The notebook takes about 120 s to run (*measured here*: 4 ranks on 2 cores, with other programs running). Allow 120 minutes to work through it and its four exercises, plus 60 minutes for a project of your own.
+# **Time.** The notebook runs in about 120 s (*measured here*: 4 ranks on 2 cores, with other programs running). Allow 120 minutes to work through it and its four exercises, plus 60 minutes for a project of your own.
 
 # %%
 from course_lib.cluster import start_cluster
