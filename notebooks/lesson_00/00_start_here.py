@@ -97,7 +97,7 @@ compare(prediction, treasure)
 # %% [markdown]
 # There are five processes and five variables called `treasure`. No process can look into the memory of another, not even on the same machine. Processes can only send each other messages.
 #
-# `cluster.view` is the notebook's own connection to the ranks. With it you can fetch a variable from all of them, or set one on all of them:
+# `cluster.view` is the notebook's own connection to the ranks. Use it to fetch a variable from all of them, or to set one on all of them:
 
 # %%
 everyones_treasure = cluster.view["treasure"]
@@ -456,7 +456,7 @@ check("00.my_share")
 #
 # Rank 0 marked all the test papers alone; that is, it tested the network on all 360 images while the others waited. It would be better if each rank marked its own share and the ranks then combined their results. But the shares may differ in size.
 #
-# Write `global_accuracy(comm, right, total)`. This rank found `right` correct answers out of `total`. On every rank, the function returns the accuracy over *all* ranks' papers, a number from 0 to 1. `comm.allreduce(x)` gives every rank the sum of all ranks' `x`.
+# Write `global_accuracy(comm, right, total)`, where `right` is the number of correct answers that this rank found out of `total`. On every rank, the function returns the accuracy over *all* ranks' papers, as a number from 0 to 1. `comm.allreduce(x)` gives every rank the sum of `x` over all ranks.
 
 
 # %% tags=["exercise"] exercise="00.global_accuracy"

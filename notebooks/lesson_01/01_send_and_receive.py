@@ -283,7 +283,7 @@ assert torch.equal(received.view(torch.float32), torch.ones(2)), "the same bits"
 #
 # `send` and `recv` are *blocking*: they return when you may use the memory again. `isend` and `irecv` only *start* the transfer and return a handle at once. You carry on with other work, and call `wait()` on the handle when you need the result. In between, the memory belongs to the transfer: do not read a tensor that is being received, and do not change one that is being sent.
 #
-# In the next cell, rank 1 starts to receive and only then tells rank 0 to go ahead, so at first the message cannot be there.
+# In the next cell, rank 1 starts to receive before it tells rank 0 to go ahead, so the message cannot be there at first.
 #
 # **Predict.** What does rank 1's tensor hold before `wait()`, and what does it hold afterwards? Give a list of two numbers.
 
@@ -584,7 +584,7 @@ check("01.shift")
 #
 # Let us find both for your machine, with ping-pong again, from 1 byte to 4 MiB.
 #
-# **Predict.** What is the latency between two ranks on your machine, in microseconds? (A function call in Python takes about 0.05 us, a hard disk access about 10,000 us.)
+# **Predict.** What is the latency between two ranks on your machine, in microseconds? (For comparison, a function call in Python takes about 0.05 us, and a hard disk access about 10,000 us.)
 
 # %%
 prediction = None

@@ -187,7 +187,7 @@ assert rank != 1 or torch.cat(collected).tolist() == parts
 # %% [markdown]
 # ### Exercise 2: build scatter from send and recv
 #
-# Write `scatter(comm, parts, root)`. On the root, `parts` is a list with one object per rank; on all other ranks it is `None`. Every rank returns its own part. Again, use only `comm.send` and `comm.recv`, and allow for any root and any number of ranks. The check also counts the bytes: do not send a rank data that it does not need.
+# Write `scatter(comm, parts, root)`. On the root, `parts` is a list with one object per rank; on every other rank, it is `None`. Each rank returns its own part. Again, use only `comm.send` and `comm.recv`, and support any root and any number of ranks. The check also counts bytes, so do not send a rank data that it does not need.
 
 
 # %% tags=["exercise"] exercise="02.scatter"
@@ -537,7 +537,7 @@ compare(prediction, cluster.view["loss"][0])
 assert cluster.view["loss"][0] == 1 + 200 + 3 + 400
 
 # %% [markdown]
-# Each rank's first call was matched with the first calls of the others: 1 + 200 + 3 + 400 = 604. The tensors all had the same shape and dtype, so no library could notice. In practice, this happens when ranks go through a dictionary or a list of files in different orders.
+# Each rank's first call was matched with the first calls of the others: 1 + 200 + 3 + 400 = 604. All the tensors had the same shape and dtype, so no library could notice. In practice, this happens when ranks iterate over a dictionary or a list of files in different orders.
 #
 # Shapes can also differ without an error. The next cell uses *gloo*, PyTorch's own backend for CPUs, on a group of ranks 0 and 1. Rank 0 holds 2 rows of 3 numbers, and rank 1 holds 3 rows of 2.
 

@@ -138,7 +138,7 @@ assert naive.sent.bytes == naive.received.bytes == 8192 * naive.sent.messages
 # %% [markdown]
 # `Traffic` is the course's *traffic meter*. It counts the messages that your code sends and receives, and their bytes. The counts are exact, not estimates.
 #
-# With p ranks, rank 0 sends and receives p - 1 times as much as each of the others. They mostly wait: 2 (p - 1) messages go through rank 0, one after another. With 4 ranks that may be acceptable. With 1,000 it is hopeless, because with each extra rank all ranks wait for two more messages.
+# With p ranks, rank 0 sends and receives p - 1 times as much as each of the others, which spend most of their time waiting: 2 (p - 1) messages go through rank 0, one after another. With 4 ranks that may be acceptable. With 1,000 it is hopeless, because each extra rank makes all ranks wait for two more messages.
 #
 # ## 3. Tree: add in pairs
 #
@@ -399,7 +399,7 @@ check("03.reduce_scatter")
 #
 # ## 6. Break it on purpose: a ring that was published
 #
-# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that ran without an error but never gave the sum. It was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. The whole array goes round the ring, and `total` is meant to hold the sum. Two buffers take turns, so that one can be sent while the other receives.
+# PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. The whole array travels round the ring, and `total` is meant to accumulate the sum. Two buffers take turns, so that one can be sent while the other receives.
 
 
 # %%

@@ -379,7 +379,7 @@ assert equal
 assert distance(own, everything) > 0.1, "no shard alone gives the gradient of everything"
 
 # %% [markdown]
-# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits. Nothing compares the replicas during training, so a difference persists, and may grow with every step. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises an error on *every* rank if they differ.
+# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits: nothing compares the replicas during training, so a difference persists and may grow with every step. `assert_replicas_equal` compares the tensors of all ranks bit for bit, and raises an error on *every* rank if they differ.
 
 # %%
 # %%px

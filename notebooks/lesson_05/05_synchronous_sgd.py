@@ -54,7 +54,7 @@ assert training.images.shape == (1280, 1, 28, 28)
 print(f"{name}: {len(training)} images to train on, {len(test)} to test with")
 
 # %% [markdown]
-# `new_lenet` makes the initial weights about 2.4 times as large as PyTorch does, following He and others [3]. With PyTorch's own initial weights, the signal fades from layer to layer, and the loss hardly changes in the first 60 steps (*measured* while the lesson was written).
+# Following He and others [3], `new_lenet` makes the initial weights about 2.4 times as large as PyTorch does. With PyTorch's own initial weights, the signal fades from layer to layer, and the loss hardly changes during the first 60 steps (*measured* when the lesson was written).
 
 
 # %%

@@ -1090,7 +1090,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # %% [markdown]
 # Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 sends half a million messages, in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
 #
-# With contention, recursive doubling is several times slower than its formula. The ring is not slowed down at all, because only one message at a time leaves a node and one enters it, *provided that neighbours in the ring are in the same node*. If you deal the ranks out to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message goes from node to node. This is why libraries look at the topology before they choose an algorithm.
+# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, because at any time only one message leaves each node and only one enters it, *provided that neighbours in the ring are in the same node*. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. This is why libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator

@@ -533,7 +533,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# With 2 devices there is hardly any difference. With more, the master's line rises with `p`, while the ring's line flattens and never reaches `4 n`: a ring has no master. You built the ring from `send` and `recv` in lesson 03. Lesson 08 uses it, and then no parameters have to travel at all: replicas that start equal and apply the same gradients stay equal.
+# With 2 devices there is hardly any difference. With more, the master's line rises with `p`, while the ring's flattens and never reaches `4 n`, because a ring has no master. You built this ring from `send` and `recv` in lesson 03. Lesson 08 uses it, and there no parameters have to travel at all: replicas that start equal and apply the same gradients stay equal.
 #
 # Our steps make the copies one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. Even then three faults remain. All parameters travel in every step, although they need not. Nothing travels while the devices compute. And the inputs, outputs, loss and update remain the master's work.
 #
@@ -665,7 +665,7 @@ print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else
 #
 # A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But with smaller layers, a GPU is so fast that the Python thread does nothing but launch operations: each device then has a job like `many_small`. One process with eight threads has one lock for all eight; eight processes have eight locks. That is the second reason for lesson 08. Python can be built without the lock: as an experiment since version 3.13 (PEP 703 [6]), and as a supported option since 3.14 (PEP 779 [9]). Such a build removes this reason, but not the master.
 #
-# Does the lock at least make it safe to share data between threads? No. It protects single steps of the interpreter, and `total = total + gradient` is several of them.
+# Does the lock at least make it safe for threads to share data? No. It protects single steps of the interpreter, and `total = total + gradient` takes several.
 #
 # ### Exercise 5: many threads, one sum
 #

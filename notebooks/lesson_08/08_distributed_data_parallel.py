@@ -139,7 +139,7 @@ assert cluster.view["difference"] == [0] * 4
 # %% [markdown]
 # The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, even in floating point. By hand we divide the sum by 2, whereas DDP divides before it sums; halving is exact either way. So on two ranks *every* correct synchronisation gives the same bits.
 #
-# On four ranks there are several possible sums, for instance $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce is free to choose one of them, and the choice may even depend on the size of the message. A third way to synchronise shows the effect: it gathers all gradients and adds them up one after another, starting with rank 0.
+# On four ranks there are several possible sums, such as $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce is free to choose any of them, and its choice may even depend on the size of the message. A third way to synchronise makes the effect visible: it gathers all gradients and adds them up one after another, starting with rank 0's.
 #
 # **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with this other order of addition? One float32 rounding error is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
 

@@ -663,7 +663,7 @@ figures.curves(
 #
 # How stale can a gradient then be? While one worker computes, another can go from b behind it to b + 1 ahead, which is 2b + 1 updates. So s is at most (W - 1)(2b + 1), which is 6 for b = 1 and three workers.
 #
-# **Predict.** Worker 3 takes six times as long as the others, and b = 1. By how many gradients can the fast workers be ahead at the end, at most?
+# **Predict.** Worker 3 takes six times as long as the others, and b = 1. At the end, how many gradients ahead can the fast workers be, at most?
 
 # %%
 prediction = None
@@ -829,7 +829,7 @@ figures.curves(
 #
 # The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB pass in and out of each rank, no matter how many ranks there are.
 #
-# An asynchronous server moves just as many bytes: n numbers in and n out per gradient, and a little for the knocking (measured in section 5). It hides their cost, because workers compute while others are served. But a server that takes t seconds per gradient serves at most 1/t gradients per second, no matter how many workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
+# An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). It hides their cost, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
 #
 # ## 9. The race: time to accuracy
 #

@@ -896,7 +896,7 @@ class SteppingPipe(Pipe):
 
 
 # %% [markdown]
-# **Predict.** In the order of 1F1B, with eight micro-batches, how many different versions does rank 0 hold at once, at most? What about rank 3? Write a list of two numbers.
+# **Predict.** In 1F1B order, with eight micro-batches, what is the largest number of different versions that rank 0 holds at once? And rank 3? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -987,7 +987,7 @@ print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
 assert equal > 0.99 * 0.03 * (12 + 7 * 4)
 
 # %% [markdown]
-# The first micro-batch passes through all stages, which takes the sum of the costs, 12 units. Each of the seven others follows one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms with two layers on each rank, and 12 + 7 · 3 = 33 with your cut, about a sixth less.
+# The first micro-batch passes through all stages, which takes the sum of their costs, 12 units. Each of the seven others follows one turn of the slowest stage after the one before it. So a step takes 12 + 7 · 4 = 40 units of 30 ms with two layers on each rank, and 12 + 7 · 3 = 33 with your cut, which is about a sixth less.
 #
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #

@@ -243,7 +243,7 @@ close(down_bias.grad, mlp.down.bias.grad)
 #
 # Without `Copy` the output is still right, to the last bit, and so is every gradient inside the MLP.
 #
-# **Predict.** What is wrong then? **A**: nothing; **B**: the gradient of the MLP's input, wrong in the same way on all ranks; **C**: the gradient of the input, wrong in a different way on each rank.
+# **Predict.** What goes wrong then? **A**: nothing; **B**: the gradient of the MLP's input is wrong, in the same way on all ranks; **C**: the gradient of the input is wrong, in a different way on each rank.
 
 # %%
 prediction = None
@@ -942,7 +942,7 @@ for way, numbers in held.items():
 bytes_on_each_rank(held, whole_bytes)
 
 # %% [markdown]
-# Do the four ways train the same model, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each reduce-scatter or all-gather of everything. The tolerance of 1% is for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, and `ZeroRedundancyOptimizer` gives each rank whole parameters.
+# Do the four ways train the same model, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each full reduce-scatter or all-gather. The tolerance of 1% allows for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, while `ZeroRedundancyOptimizer` gives each rank whole parameters.
 
 # %%
 # %%px
@@ -1107,7 +1107,7 @@ moved_bfloat16 = moved(shard_units(new_model().to(BF16)))
 compare(prediction, cluster.view["moved_bfloat16"][0])
 
 # %% [markdown]
-# None of them has moved. In bfloat16 the next number below 1 is $1 - 2^{-8} \approx 0.996$, and the next above 1 is $1 + 2^{-7}$. So $0.999$ and $1.001$ are rounded back to 1 in every step. The master weights have all moved. They cost memory, not messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That is 16 bytes per parameter. (Section 9 arrives at 16 in another way: 2 for a weight in bfloat16, 2 for its gradient, and 12 for the optimizer with its master weight.)
+# None of them has moved. In bfloat16 the next number below 1 is $1 - 2^{-8} \approx 0.996$, and the next above 1 is $1 + 2^{-7}$, so $0.999$ and $1.001$ are rounded back to 1 at every step. The master weights have all moved. They cost memory, but no messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That makes 16 bytes per parameter. (Section 9 arrives at 16 by another route: 2 for a weight in bfloat16, 2 for its gradient, and 12 for the optimizer with its master weight.)
 
 # %%
 assert cluster.view["moved_master"] == [320] * 4

@@ -810,7 +810,7 @@ compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[
 print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
 
 # %% [markdown]
-# At dispatch each rank hands over $k$ copies of each of its 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts, so the router determines both the traffic and the work. You have already proved that the outputs and the gradients of the tokens equal the dense layer's. Now check the bytes and the experts' own gradients:
+# At dispatch, each rank hands over $k$ copies of each of its 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts, so the router determines both the traffic and the work. You have already shown that the outputs and the tokens' gradients equal those of the dense layer. Now check the bytes and the gradients of the experts themselves:
 
 # %%
 # %%px

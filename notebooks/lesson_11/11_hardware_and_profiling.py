@@ -93,7 +93,7 @@ bfloat16 = max(product_speed(n, torch.bfloat16) for n in (256, 512))
 print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} GFLOP/s")
 
 # %% [markdown]
-# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before it multiplies anything. Very large ones may be slower again if other programs use the cores or the memory at the same time. The speed in *bfloat16*, a format of two bytes per number, depends on the CPU or GPU. With special units (AMX on Intel's servers, tensor cores on a GPU) it is many times the speed in float32; without them it is lower.
+# All *measured here*, on one core. Small products are slow, because a PyTorch call takes about a microsecond before it multiplies anything. Very large ones may be slower again if other programs are using the cores or the memory at the same time. The speed in *bfloat16*, a format with two bytes per number, depends on the CPU or GPU: with special units (AMX on Intel's servers, tensor cores on a GPU) it is many times the float32 speed; without them it is lower.
 #
 # **Predict.** Now all four ranks multiply at the same time, with one thread each. Together, how many times the speed of one rank alone do they reach? Write a number; the next cell prints how many cores you may use.
 
@@ -465,7 +465,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# **Symptom**: everything gets slower, sometimes a hundredfold, and no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, which means more computing threads than cores. The threads of a product meet when it ends. A thread that is early waits by checking again and again (*spinning*), on a core that the late thread needs. The extra threads therefore take cores away from the threads that the others wait for.
+# **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. The threads of a product meet when it ends. A thread that arrives early waits by checking again and again (*spinning*), on a core that the late thread needs. The extra threads thus take cores away from the very threads that the others are waiting for.
 #
 # The worst number is often not the largest. PyTorch's threads come from an OpenMP library. GCC's library spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than cores, so all of them spin. With 4 or 8 threads a process has more, and its threads sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
 #

@@ -184,7 +184,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 #
 # In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and picks a process, or if somebody pulls a plug. With its tiny `bucket_cap_mb`, DDP sends the gradients in two messages. The first has left when rank 2 dies; the second never will.
 #
-# **Predict.** What will the other three ranks do: (A) wait for 30 s, the deadline of their group; (B) get an error at once; or (C) continue with wrong gradients? Write a letter.
+# **Predict.** What will the other three ranks do: (A) wait for 30 s, their group's deadline; (B) get an error at once; or (C) carry on with wrong gradients? Answer with a letter.
 
 # %%
 prediction = None

@@ -257,7 +257,7 @@ check("13.devices")
 # mpiexec -n 2 --host h1:1,h2:1 "$(which python)" scripts/sync_sgd.py
 # ```
 #
-# (h1 and h2 stand for the names of your hosts; `h1:1` means one slot on h1. Give the full path of Python, because ssh does not know about your virtual environment.) With `torchrun` you type the command on every host. Each host gets its own number, and all of them name the first one:
+# (h1 and h2 stand for the names of your hosts; `h1:1` means one slot on h1. Give the full path to Python, because ssh knows nothing of your virtual environment.) With `torchrun`, you type the command on every host. Each host gets its own number, and all of them name the first host:
 #
 # ```
 # torchrun --nnodes=2 --node-rank=0 --nproc-per-node=1 --master-addr=10.77.0.1 --master-port=29533 scripts/sync_sgd.py
@@ -378,7 +378,7 @@ check("13.node_names")
 #
 # ### Exercise 3: what to ask for
 #
-# You want exactly `ranks` ranks, with one GPU each. A node has `gpus` GPUs and `cores` cores. Every node must have the same number of ranks, and you want as few nodes as possible (each extra node makes the job wait longer in the queue and puts more messages on the network). The ranks of a node share its cores equally, rounded down.
+# You want exactly `ranks` ranks, each with one GPU. A node has `gpus` GPUs and `cores` cores. Every node must run the same number of ranks, and you want as few nodes as possible (each extra node lengthens the job's wait in the queue and puts more messages on the network). The ranks on a node share its cores equally, rounded down.
 #
 # Write `job_request(ranks, gpus, cores)`, which returns three whole numbers: `--nodes`, `--ntasks-per-node` and `--cpus-per-task`. For 12 ranks on nodes with 8 GPUs and 96 cores that is `(2, 6, 16)`.
 

@@ -309,7 +309,7 @@ assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=
 # You write the same batch size, `written`, in each of six settings. There are `ranks` ranks, and the gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`, which returns how many samples go into one step of the optimizer. `setting` is one of
 #
 # - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (Fabric and Accelerate wrap it but leave the size as it is.)
-# - `"accelerate split_batches"`: the same loader, but with `split_batches=True`, so that Accelerate divides each of its batches into equal parts, one per rank [3].
+# - `"accelerate split_batches"`: the same loader with `split_batches=True`, which makes Accelerate divide each batch into equal parts, one per rank [3].
 # - `"keras"`: `model.fit(..., batch_size=written)` under a strategy counts the samples of all replicas together. (Keras's optimizers can accumulate too, with `gradient_accumulation_steps`. Again: sum or mean? Keras steps with the *mean* of the accumulated gradients [8], whereas a loop over `backward()` in PyTorch sums them unless you divide the loss.)
 # - `"deepspeed train_batch_size"`: the samples of one GPU in one backward pass, times the accumulation steps, times the number of GPUs [4].
 
@@ -522,7 +522,7 @@ assert answers == [6.0] * 4
 # | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of one data-parallel rank in one forward pass, and tokens of a step; accumulation makes up the difference | 08, section 4 |
 # | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
 #
-# The number of ranks is the product of all degrees except that of the experts. (Experts are spread over ranks that the other degrees have already counted.) In the mesh the pipeline is the outermost dimension and the slices are the innermost:
+# The number of ranks is the product of all the degrees except the experts'. (Experts are spread over ranks that the other degrees have already counted.) In the mesh, the pipeline is the outermost dimension and the slices are the innermost:
 
 
 # %%

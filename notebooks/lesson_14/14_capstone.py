@@ -170,7 +170,7 @@ check("14.speed_up")
 #
 # ## 3. First solved example: task A, flattened
 #
-# Task A is a small MLP. It has 9,610 parameters in four tensors, so its gradients take 38,440 bytes. The link has a latency of 5 ms and carries 100 Mbit/s, or 12.5 MB/s.
+# Task A is a small MLP with 9,610 parameters in four tensors, so its gradients take 38,440 bytes. The link has a latency of 5 ms and a bandwidth of 100 Mbit/s, that is, 12.5 MB/s.
 #
 # **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor pays the latency four times; a single one for all tensors pays it once. Your formulas say how much that is. (If one of them is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
 
