@@ -146,7 +146,7 @@ compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 #
 # Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. Their speed depends on the *memory bandwidth*, in bytes per second.
 #
-# The method is that of STREAM [2], the usual benchmark for this. Its *copy* is `c = a` for long arrays, and its *triad* is `a = b + 3 c`. They move 2 and 3 arrays, with 4 bytes per number. Like STREAM, we count each array once and take the best of several tries. (Most CPUs read a cache line before they overwrite it; that traffic is not counted.) STREAM requires arrays at least four times as large as the largest cache. We try all sizes instead, so that you can see the caches.
+# The method is that of STREAM [2], the usual benchmark for this. Its copy is `c = a` for long arrays, and its *triad* is `a = b + 3 c`. They move 2 and 3 arrays, with 4 bytes per number. Like STREAM, we count each array once and take the best of several tries. (Most CPUs read a cache line before they overwrite it; that traffic is not counted.) STREAM requires arrays at least four times as large as the largest cache. We try all sizes instead, so that you can see the caches.
 
 
 # %%
