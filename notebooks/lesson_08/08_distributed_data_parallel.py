@@ -487,7 +487,7 @@ compare(prediction, cluster.view["mine"][3])
 assert cluster.view["everyone"] == [[[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]] * 4
 
 # %% [markdown]
-# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. For training neither matters much, but for measuring accuracy both do, as exercise 2 shows.
+# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. Neither matters much in training, but both distort a measured accuracy, as exercise 2 shows.
 #
 # **Predict.** Now we shuffle and run three epochs; nothing else changes. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
 

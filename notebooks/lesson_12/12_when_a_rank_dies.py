@@ -64,7 +64,7 @@ for ranks in (4, 1_000, 10_000, 100_000):
     print(f"{ranks:7,} ranks: {hours:9.1f} hours")
 
 # %% [markdown]
-# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. Nobody can sit beside it and press *restart*.
+# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. No person can sit beside it and press *restart*.
 #
 # ## 2. A training to break
 #

@@ -25,8 +25,8 @@ class StopButton:
 
     Use it as a context manager around everything that belongs to the cell. A press inside
     :meth:`listening` raises KeyboardInterrupt there. Elsewhere it is only counted: an earlier one
-    is raised as soon as the notebook listens, a later one comes too late. Presses get through again
-    after 15 s, so that nothing can make a notebook deaf.
+    is raised as soon as the notebook listens, a later one comes too late. Whatever
+    happens, presses get through again after 15 s.
     """
 
     def __init__(self) -> None:
