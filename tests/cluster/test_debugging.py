@@ -113,7 +113,7 @@ def test_an_error_of_syntax_has_no_calls(kernel):
 def test_a_rank_that_runs_a_cell_is_left_alone(failed, wait_until):
     failed.must("%%px --noblock\nif rank == 2: comm.recv(source=0)")
     wait_until(lambda: failed.must("cluster.busy([2])").displayed, 30, "rank 2 runs the cell")
-    assert "rank 2 runs a cell" in failed.run("%pxdebug 2").error["evalue"]
+    assert "rank 2 is running a cell" in failed.run("%pxdebug 2").error["evalue"]
     failed.must("cluster.interrupt()")
     failed.run("%pxresult")
 
