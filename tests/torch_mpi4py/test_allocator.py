@@ -127,3 +127,22 @@ def test_a_rank_keeps_what_it_has_freed() -> None:
         check=True,
     )
     assert int(answer.stdout.split()[1]) < pages_of(24) / 100
+
+
+@glibc
+def test_memory_below_a_block_in_use_is_returned_with_the_last_group() -> None:
+    """The end of the heap is in use, so freeing the tensor below it returns nothing."""
+    program = """
+import psutil, torch, torch.distributed as dist
+dist.init_process_group("mpi4py", init_method="mpi://")
+large = torch.ones(150 * 2**20)
+above = [torch.ones(1000) for _ in range(1000)]
+del large
+before = psutil.Process().memory_info().rss
+dist.destroy_process_group()
+print(before - psutil.Process().memory_info().rss)
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(answer.stdout) > 500 * MIB

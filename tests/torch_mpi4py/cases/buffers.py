@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -250,6 +253,21 @@ def case_results_made_in_inference_mode_are_plain_outside(rank, size):
         sparse = torch.eye(3).to_sparse()
     dist.all_reduce(sparse, async_op=True).wait()
     equal(sparse.to_dense(), torch.eye(3) * size)
+
+
+def case_no_call_keeps_its_tensors(rank, size):
+    """Their memory is freed though the group makes no further call."""
+    for start, later in itertools.product(STARTS, (False, True)):
+        memory = numpy.ones(8, "f4")
+        kept = weakref.ref(memory)
+        work = start(torch.from_numpy(memory), dist.group.WORLD, later)
+        if later:
+            work.wait()
+        del memory, work
+        deadline = time.monotonic() + 10  # for a thread that has yet to leave the call
+        while kept() is not None:
+            assert time.monotonic() < deadline, (start, later)
+            time.sleep(1e-3)
 
 
 # --- operations that wait for nothing -----------------------------------------------------

@@ -204,6 +204,7 @@ class Channel(deadlines.Runner):
         if self.failure is not None:
             return work.stopped(self.failure)
         comm = self.comm
+        on: Any = comm
         error: BaseException | None
         self.made += 1
         work.in_mpi = True  # from here on the watcher looks at it
@@ -216,10 +217,9 @@ class Channel(deadlines.Runner):
                 self._may_open_sums = False
                 if isinstance(self._arrivals, Arrivals):
                     self._sums = sums = open_shared_sums(comm, self._arrivals)
-            on: Any = comm
             if sums is not None:
-                on = sums
                 sums.work, sums.call, sums.signature = work, work.call, signature
+                on = sums
             if work.link is None:
                 work.plan(on)
             else:
@@ -240,6 +240,8 @@ class Channel(deadlines.Runner):
             error = other
         finally:
             work.in_mpi = False
+            if on is not comm:
+                del on.work  # it would keep its tensors until the next one
         if error is not None and not isinstance(error, (MismatchError, DeliveryError)):
             self.fail(error)
         return error

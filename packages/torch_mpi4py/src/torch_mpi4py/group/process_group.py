@@ -24,7 +24,7 @@ from torch import Tensor, strided
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from ..board.call_site import site_of
-from ..core import collective_counts, links
+from ..core import allocator, collective_counts, links
 from ..core.base_comm import largest_tag, tag_apart
 from ..core.buffers import require_reachable
 from ..core.call import Call, known_call
@@ -264,6 +264,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
                 comm_reaper.retire(channel.comm, channel.made if sound else None)
         self._store = None  # a failed group lives on in the traceback of its error
         live_groups.discard(self)
+        if not live_groups:
+            allocator.return_surplus()
 
     def _closing_seconds(self) -> float:
         return self._seconds + _CLOSE_SECONDS if self.failure is None else _CLOSE_SECONDS
