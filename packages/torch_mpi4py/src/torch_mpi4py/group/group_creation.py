@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from ..core import base_comm
+from ..core.errors import CommunicationError
 from ..core.runtime import MPI
 from ..log.live_groups import live_groups
 from .group_comms import part_of, whole_world
 from .mixed_groups import MixedGroup, asked_for, has_others, make_others
 from .process_group import MPIProcessGroup
 from .rendezvous import ready_made
+from .store_barrier import meet
 
+_REFUSAL_SECONDS = 5.0
 _out_of_step = False
 
 
@@ -34,7 +39,11 @@ def create_group(
         ValueError: if it is asked for beside another backend, and this PyTorch can't have both.
     """
     backends = asked_for()
-    is_mixed = has_others(backends)
+    try:
+        is_mixed = has_others(backends)
+    except ValueError:
+        _await_the_others_refusals(options)
+        raise
     place = _place_of_group(options)
     if not is_mixed:
         return MPIProcessGroup(*place)
@@ -46,6 +55,17 @@ def create_group(
         group.shutdown()
         raise
     return group
+
+
+def _await_the_others_refusals(options: dist.distributed_c10d._DistributedBackendOptions) -> None:
+    """Return once every rank is about to refuse the group, or after a moment.
+
+    PyTorch may have made the other backend already. A rank that drops its part closes connections,
+    and gloo would raise an error of its own on ranks that are still making theirs.
+    """
+    key, size = f"refused {options.group_id}", options.group_size
+    with contextlib.suppress(CommunicationError):  # the refusal is the error to report
+        meet(options.store, key, base_comm.base(), size, _REFUSAL_SECONDS, "new group")
 
 
 def _place_of_group(
