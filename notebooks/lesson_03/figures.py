@@ -1,9 +1,10 @@
 """The figure of lesson 03: whose numbers each rank holds after each step of an all-reduce.
 
-A grid per step, a row per rank and a column per chunk of its buffer. A chunk has a slot for each
-rank, filled in that rank's colour once its numbers are in; with all of them it is a sum, marked
-with a sigma. What a step has brought has a thick frame. The steps are those of
-:mod:`course_lib.parallel.all_reduces`, carried out on sets of ranks instead of numbers.
+There is a grid for each step, with a row for each rank and a column for each chunk of its buffer.
+A chunk has a slot for each rank, filled in that rank's colour once its numbers have been added. A
+chunk with all slots filled is a sum, marked with a sigma. A thick frame marks what has just
+arrived. The steps are those of :mod:`course_lib.parallel.all_reduces`, carried out on sets of
+ranks instead of numbers.
 """
 
 from __future__ import annotations
