@@ -58,7 +58,7 @@ from torch_mpi4py import Traffic
 #
 # Every rank has an array. After an all-reduce, every rank's array holds the sum of all arrays, element by element. In this lesson, an all-reduce is a function of a communicator `comm` and a NumPy array. It works *in place*: the result replaces the contents of the array that you pass, as in `dist.all_reduce`.
 #
-# A wrong all-reduce often gives the right sum in some cases: on four ranks, for lengths that divide evenly, or on rank 0 alone. So before we write the first one, here is the test that all of them must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
+# A wrong all-reduce often gives the right sum in some cases: on four ranks, for lengths that divide evenly, or on rank 0 alone. So before we write the first one, here is the test that every one of them must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
 
 
 # %%
@@ -77,7 +77,7 @@ assert not is_exact(lambda comm, array: None, comm), "a test must be able to fai
 assert is_exact(lambda comm, array: comm.Allreduce(MPI.IN_PLACE, array), comm)
 
 # %% [markdown]
-# Three of the lengths, 0, 1 and 3, are smaller than the number of ranks. Code that splits an array into one part per rank then has to deal with empty parts, and should be tested with them.
+# Three of the lengths, 0, 1 and 3, are smaller than the number of ranks. If you split such a short array into one part per rank, some parts are empty. Code that splits arrays should be tested with empty parts.
 #
 # ## 2. Naive: everyone to a root, root to everyone
 #
@@ -102,7 +102,7 @@ def all_reduce_naive(comm, array):
 assert is_exact(all_reduce_naive, comm)
 
 # %% [markdown]
-# The next picture has a grid for each step. In it, each rank has a row, and each quarter of the array has a column (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
+# The next picture has a grid for each step, in which each rank has a row and each quarter of its array has a column (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
 
 # %%
 all_reduce_steps("naive")
@@ -195,7 +195,7 @@ compare(prediction, cluster.view["with_64"][0])
 assert cluster.view["with_64"][0] == [2 * (64 - 1), 2 * 6]
 
 # %% [markdown]
-# The functions that you see above do take 2 (p - 1) and 2 lg p steps. On 1,024 ranks it would be 2,046 and 20.
+# The functions that you see above do take 2 (p - 1) and 2 lg p steps. On 1,024 ranks they would take 2,046 and 20.
 #
 # ## 4. Recursive doubling: why should any rank wait?
 #
@@ -259,7 +259,7 @@ assert is_exact(all_reduce_tree, trio)
 #
 # ## 5. Ring: move each number no more than needed
 #
-# An algorithm that moves whole arrays moves too much. The first and the last number of rank 0's array need not travel together, and different ranks may add to them. The ring splits the array into p *chunks* and starts each chunk at a different rank. In every step, each rank sends one chunk to its right neighbour and, at the same time, receives another from its left neighbour.
+# An algorithm that moves whole arrays moves too much. The first and the last number of rank 0's array need not travel together, and need not be added by the same rank. The ring splits the array into p *chunks* and starts each chunk at a different rank. In every step, each rank sends one chunk to its right neighbour and, at the same time, receives another from its left neighbour.
 
 # %%
 figures.who_sends_to_whom([(0, 1), (1, 2), (2, 3), (3, 0)], title="Each rank sends to its right")
@@ -336,7 +336,7 @@ figures.traffic(cluster.view["by_naive"][0], title="Naive")
 figures.traffic(cluster.view["by_ring"][0], title="Ring")
 
 # %% [markdown]
-# The total number of bytes is the same. But in the naive algorithm all of them go to or from rank 0, while the ring spreads them over four links that work at the same time.
+# Both matrices add up to the same number of bytes. But in the naive algorithm all bytes go to or from rank 0, while the ring spreads them over four links that work at the same time.
 #
 # ### Exercise 1: all-gather round a ring
 #
@@ -397,7 +397,7 @@ check("03.reduce_scatter")
 # %% [markdown]
 # Stuck? `hint("03.reduce_scatter")`, `solution("03.reduce_scatter")`.
 #
-# ## 6. Break it on purpose: a ring that was published
+# ## 6. Break it on purpose: a published ring
 #
 # PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. Whole arrays are meant to travel round the ring, while `total` accumulates the sum. Two buffers take turns: in each step, one is sent and the other receives.
 
@@ -482,7 +482,7 @@ check("03.mended_ring")
 #
 # ## 7. Rabenseifner: few steps *and* few bytes
 #
-# Recursive doubling takes few steps, and the ring moves few bytes. Can one algorithm do both? Rolf Rabenseifner found a way [3]. Partners are at distance 1, 2, 4, ..., as in recursive doubling. But in each step they split the part of the array that they both hold into two halves, and each rank adds up only *its* half. After lg p steps, every rank holds 1/p of the sum. This is a reduce-scatter by *recursive halving*. The same steps in reverse, copying instead of adding, make up the all-gather.
+# Recursive doubling takes few steps, and the ring moves few bytes. Can one algorithm do both? Rolf Rabenseifner found a way [3]. Partners are at distance 1, 2, 4, ..., as in recursive doubling. But in each step the two partners halve the part of the array on which they work, and each adds up only *its* half. After lg p steps, every rank holds 1/p of the sum. This is a reduce-scatter by *recursive halving*. The same steps in reverse, copying instead of adding, make up the all-gather.
 
 # %%
 all_reduce_steps("rabenseifner")
@@ -513,11 +513,11 @@ assert is_exact(all_reduce_rabenseifner, comm)
 # %% [markdown]
 # ### Exercise 4: any number of ranks
 #
-# Recursive doubling failed with three ranks (section 4). Now fix that. Write `sum_over_all(comm, array)`, which uses recursive doubling and works for any number p of ranks. It **returns** the sum in a new array and does not change `array`.
+# Recursive doubling failed on three ranks (section 4). Now fix that. Write `sum_over_all(comm, array)`, which uses recursive doubling and works for any number p of ranks. It **returns** the sum in a new array and does not change `array`.
 #
 # The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m extra ranks first gives its numbers to another rank and stands aside. The remaining m ranks do recursive doubling, and then send the result to the ranks that stood aside. So lg m + 2 steps are enough, or lg p if p is a power of two.
 #
-# The check rehearses your function on 1 to 8 ranks, which includes more than you have running. The rehearsal is strict: a `Send` always waits for its receiver, as it does in MPI for large messages.
+# The check rehearses your function on 1 to 8 ranks, although you have only four running. The rehearsal is strict: a `Send` always waits for its receiver, as it does in MPI for large messages.
 
 
 # %% tags=["exercise"] exercise="03.any_world_size"
@@ -842,8 +842,8 @@ figures.measured_and_predicted(
 # Here the points lie on the lines: three numbers and a table predict the times of five programs. Read the picture from left to right.
 #
 # - **Short arrays**: all lines are flat, ordered by the number of steps: 2, 4, 4, 6, 6. Recursive doubling wins.
-# - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
-# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. Sending the real messages and waking the ranks adds to the latency of each step, and the ring takes three times as many steps. The two lines also cross at a very small angle, so a change of one per cent in one of the times moves the crossing by several per cent.
+# - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. The ring and Rabenseifner's algorithm win.
+# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. Sending the real messages and waking the ranks add to the latency of each step, and the ring takes three times as many steps. The two lines also cross at a very small angle, so a change of one per cent in one of the times moves the crossing by several per cent.
 #
 # The gradient of LeNet takes up 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network LeNet lies to the left of the crossover, and ResNet-50 far to the right.
 #
@@ -880,7 +880,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # Both lines are *measured here*. For short arrays, the library saves the time that Python takes in each step. For long arrays, this time hardly matters, and NumPy adds as fast as C does. So where all ranks share memory, our algorithms may come close to the library or, on a busy machine, even overtake it. The library has no better formula: it uses the algorithms of this lesson.
 #
-# You cannot tell from outside which of them it uses. The messages that a library sends inside a collective are hidden, so the traffic meter shows only the data that was passed to the library. Libraries choose an algorithm by the size of the array and the number of ranks, as in this table.
+# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that was passed to it. Libraries choose an algorithm by the size of the array and the number of ranks, as in this table.
 
 # %%
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
@@ -902,7 +902,7 @@ assert choosing.cheapest(6, 2**26, network) == "ring"
 #
 # Why *may* a library choose? The MPI standard defines what an all-reduce does and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c), and that its predefined operations, such as the sum, are commutative as well. Additions of integers are both. Additions of floating-point numbers are commutative, but only nearly associative.
 #
-# **Predict.** Each rank has a float32 array of four equal numbers: 100,000,000 on rank 0, 1 on rank 1, -100,000,000 on rank 2, and 1 on rank 3. The exact sums are 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Give a list of three lists. (Above 16,777,216, float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
+# **Predict.** Each rank has a float32 array of four equal numbers: 100,000,000 on rank 0, 1 on rank 1, -100,000,000 on rank 2, and 1 on rank 3. Each exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Give a list of three lists. (Above 16,777,216, float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
 
 # %%
 prediction = None
@@ -945,9 +945,9 @@ assert differ["ring"] > 0
 # %% [markdown]
 # The output shows, for each algorithm, how many of its 10,000 sums differ from the naive ones, in the last digit or two. Every sum is within the theoretical bound for p - 1 additions: the error of each addition is at most $2^{-24}$ times the sum of the magnitudes. (The factor 1.01 allows for second-order errors.)
 #
-# The other check is the important one: **each algorithm gives the same bits to all ranks.** In recursive doubling, each rank adds for itself, but partners add the same two numbers, and a + b = b + a to the last bit. The other four compute each sum once and then copy it. So replicas of a network that start equal stay equal. Lesson 05 builds on this.
+# The check for equal bits is the important one: **each algorithm gives the same bits to all ranks.** In recursive doubling, each rank adds for itself, but partners add the same two numbers, and a + b = b + a to the last bit. The other four compute each sum once and then copy it. So replicas of a network that start equal stay equal. Lesson 05 builds on this.
 #
-# If you change the number of ranks, the library, the bucket size or the network, the algorithm may change, and with it the last digit. After a thousand training steps, the weights are then different, but just as good. Do not promise bit-identical results across such changes, and do not test for them. The MPI standard *requires* that an all-reduce gives all ranks the same result, as replicas need. It only recommends that the same call, on the same ranks, gives the same result again [6].
+# If you change the number of ranks, the library, the bucket size or the network, the algorithm may change, and with it the last digit. After a thousand training steps, the weights are then different, but just as good. Do not promise bit-identical results across such changes, and do not test for them. The MPI standard *requires* that an all-reduce gives all ranks the same result, which is what replicas need. It only recommends that the same call, on the same ranks, gives the same result again [6].
 #
 # ## Recap
 #
@@ -971,7 +971,7 @@ assert differ["ring"] > 0
 # 1. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009.
 # 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; fixed by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same, written differently.
 # 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table in section 8 is from its section 4; the model is from its section 3.
-# 4. MPICH up to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [its source](https://github.com/pmodels/mpich).
+# 4. MPICH up to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [the source of MPICH](https://github.com/pmodels/mpich).
 # 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.
 # 6. MPI Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter "Collective Communication", sections "Reduce" (advice to implementors) and "All-Reduce".
 # 7. E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and experience", *Concurrency and Computation: Practice and Experience* 19(13), 1749–1783, 2007.

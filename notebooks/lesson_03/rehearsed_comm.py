@@ -129,7 +129,9 @@ class Transfer:
     def take(self, send: Transfer) -> None:
         """Copy what was sent into the receiver's buffer."""
         if (self.data is None) != (send.data is None):
-            raise ValueError("one side has a buffer (Send, Recv), the other one an object (send, recv)")
+            raise ValueError(
+                "one side has a buffer (Send, Recv), the other one an object (send, recv)"
+            )
         if send.data is None:
             self.object = send.message.content
             return
