@@ -121,7 +121,7 @@ class Transfer:
     Test = test
 
     def shares_memory_with(self, other: Transfer) -> bool:
-        """Return whether both belong to one rank and share memory."""
+        """Tell whether both belong to one rank and share memory."""
         if self.rank != other.rank or self.data is None or other.data is None:
             return False
         return np.may_share_memory(self.data, other.data)  # exact, as buffers have no gaps
