@@ -32,7 +32,7 @@ from course_lib.teaching import check, compare, hint, progress, solution
 from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 
 # %% [markdown]
-# ## 1. Back through a graph, by hand
+# ## 1. Backwards through a graph, by hand
 #
 # Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model should output. The model outputs $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? The answer is the derivative $\partial L / \partial w$, and training computes it over and over again.
 #
@@ -141,7 +141,7 @@ backward(L)
 computational_graph(L, title="One sample")
 
 # %% [markdown]
-# Read the picture twice. From left to right, the white cells hold the values. From right to left, the black cells hold the derivative of $L$ with respect to each node. The number on an edge is the local derivative. Each black cell is the black cell to its right times the number on the edge between them.
+# Read the picture twice. From left to right, the white cells hold the values. From right to left, the black cells hold the derivative of $L$ with respect to each node. The number on an edge is the local derivative. The number in each black cell is the one in the black cell to its right, times the number on the edge between them.
 
 # %%
 weight = torch.tensor(3.0, requires_grad=True)
@@ -250,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Do they compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. The two versions do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where our functions round twice.
+# Do these three functions compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and each weight has fewer than ten of them in a step. The two versions do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where our functions round twice.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -357,7 +357,7 @@ assert largest < 1e-12
 # %% [markdown]
 # The two are equal except for float64 rounding, whatever the shard sizes. Why not exactly equal? Every sum is rounded, so the order of the additions affects the last digits (lesson 02).
 #
-# The bound of $10^{-12}$ is not arbitrary either. Each of the 1,437 additions has a relative error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. The network computes sums, too. The bound leaves a factor of six for both effects.
+# The bound of $10^{-12}$ is not arbitrary either. Each of the 1,437 additions has a relative error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are sums inside the network, too. The bound leaves a factor of six for both effects.
 #
 # Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank uses only its own shard. One `all_reduce` adds up the gradients.
 
@@ -702,7 +702,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
     print(f"{name:21} relative error {cluster.view['dropout_errors'][0][name]:.1e}")
 
 # %% [markdown]
-# So dropout itself does not break the identity; different *masks* do. Training does not need the masks of one process, because independent masks are as good as any others. So use a different seed on each rank. When you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
+# So dropout itself does not break the identity; different *masks* do. Training does not need the masks of one process, because independent masks are as good as any others. So use a different seed on each rank. When you want to *prove* that R ranks equal one process, switch dropout off, or give every sample the mask that it has in one process.
 #
 # ### Uneven shards
 #
@@ -711,7 +711,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
 # | batch norm | accuracy differs from that of one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with that of one process, in float64: the error is far above rounding | use `SyncBatchNorm` or a norm over one sample; or accept the error, with large shards |
-# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, one mask per sample |
+# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks on each rank; for a proof, the masks of one process |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | print, on each rank, the number of items in its mean | all-reduce sums and counts, divide once |
 # | clipping before the sum | steps are too short when the ranks' gradients differ | compare the norms before and after the all-reduce | average, then clip |
 # | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with their gradients |
