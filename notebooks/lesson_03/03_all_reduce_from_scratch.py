@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 03 All-reduce from scratch
 #
-# **The one idea.** What an all-reduce produces is fixed: every rank ends up with the sum. How the messages travel is not. Some algorithms send few messages one after another, others move few bytes, and three numbers of your network tell you which is faster at which size.
+# **The one idea.** The result of an all-reduce is fixed: every rank ends up with the sum. The messages that produce it are not. Some algorithms need few steps, others move few bytes. Three numbers that you measure on your network tell you which algorithm is faster for a given array size.
 #
 # **You will be able to**
 # - build five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
-# - count their steps, messages and bytes, and prove that the counts equal the formulas;
-# - predict their running time from latency, bandwidth and the speed of addition, and find the size at which one overtakes another;
-# - say why the result may differ in the last digit, and why replicas nevertheless stay equal;
+# - count their steps, messages and bytes, and check the counts against the formulas;
+# - predict their running time from latency, bandwidth and the speed of addition, and find the array size at which one overtakes another;
+# - explain why two algorithms may differ in the last digit of their results, and why replicas stay equal all the same;
 # - find the fault in a ring all-reduce from a well-known tutorial.
 #
 # **You need first** lesson 01 (send, receive, deadlock, α and β) and lesson 02 (what all-reduce, reduce-scatter and all-gather mean).
@@ -58,7 +58,7 @@ from torch_mpi4py import Traffic
 #
 # Every rank has an array. After an all-reduce, every rank's array holds the sum of all arrays, element by element. In this lesson, an all-reduce is a function of a communicator `comm` and a NumPy array. It works *in place*: the result replaces the contents of the array that you pass, as in `dist.all_reduce`.
 #
-# A wrong all-reduce is often nearly right: right for four ranks, for lengths that divide evenly, or on rank 0. So before we write the first one, here is the test that all of them must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
+# A wrong all-reduce often gives the right sum in some cases: on four ranks, for lengths that divide evenly, or on rank 0 alone. So before we write the first one, here is the test that every one of them must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
 
 
 # %%
@@ -77,11 +77,11 @@ assert not is_exact(lambda comm, array: None, comm), "a test must be able to fai
 assert is_exact(lambda comm, array: comm.Allreduce(MPI.IN_PLACE, array), comm)
 
 # %% [markdown]
-# The lengths include 0, 1 and 3 numbers for four ranks. Code that splits an array into parts should be tested with an empty part.
+# Three of the lengths, 0, 1 and 3, are smaller than the number of ranks. If you split such a short array into one part per rank, some parts are empty. Code that splits arrays should be tested with empty parts.
 #
 # ## 2. Naive: everyone to a root, root to everyone
 #
-# Rank 0 receives one array after another and adds it. Then it sends the sum to one rank after another.
+# Rank 0 receives the arrays of the other ranks, one after another, and adds each to its own. Then it sends the sum to the other ranks, again one after another.
 
 
 # %%
@@ -102,13 +102,13 @@ def all_reduce_naive(comm, array):
 assert is_exact(all_reduce_naive, comm)
 
 # %% [markdown]
-# The next picture shows each step. There is a grid for each step, a row for each rank, and a column for each quarter of its array (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
+# The next picture has a grid for each step, in which each rank has a row and each quarter of its array has a column (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
 
 # %%
 all_reduce_steps("naive")
 
 # %% [markdown]
-# **Predict.** The array has 1,024 numbers of 8 bytes. How many bytes does rank 0 send, and how many does rank 1? Give a list of two numbers.
+# **Predict.** The array has 1,024 numbers of 8 bytes each. How many bytes does rank 0 send, and how many does rank 1? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -169,11 +169,11 @@ def all_reduce_tree(comm, array):
 assert is_exact(all_reduce_tree, comm)
 
 # %% [markdown]
-# Each step doubles the number of ranks whose numbers are in rank 0's sum. So the way up takes lg p steps, and so does the way down. (lg p is the logarithm to base 2: the number of times you have to double 1 to reach p. If p is not a power of two, we round it up.)
+# Each step doubles the number of ranks whose numbers are in rank 0's sum. So it takes lg p steps to complete the sum, and another lg p to send it back. (lg p is the logarithm to base 2: the number of times you have to double 1 to reach p. If p is not a power of two, we round it up.)
 #
-# Is that true? With only four ranks it is hard to see. `rehearse` runs a function for as many ranks as you like, all in one process, taking turns. It counts messages that have to wait for each other as *steps*. It says nothing about time, but its counts are exact.
+# Is that true? Four ranks are too few to tell. `rehearse` runs a function on as many ranks as you like: they share one process and take turns. It counts the *steps*, that is, the messages in the longest chain in which each message has to wait for the one before. A rehearsal says nothing about time, but its counts are exact.
 #
-# **Predict.** How many steps do naive and tree take with 64 ranks? Give a list of two numbers.
+# **Predict.** How many steps do the naive algorithm and the tree take on 64 ranks? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -195,11 +195,11 @@ compare(prediction, cluster.view["with_64"][0])
 assert cluster.view["with_64"][0] == [2 * (64 - 1), 2 * 6]
 
 # %% [markdown]
-# The counts are 2 (p - 1) and 2 lg p, obtained from the very functions that you see above. With 1,024 ranks they would be 2,046 and 20.
+# The functions that you see above do take 2 (p - 1) and 2 lg p steps. On 1,024 ranks they would take 2,046 and 20.
 #
 # ## 4. Recursive doubling: why should any rank wait?
 #
-# In a tree, half of the ranks are idle after one step, and all but one at the end. With recursive doubling, all ranks work all the time. In each step, *partners* swap what they hold, and both add: first neighbours, then ranks at distance 2, then 4. After each step, a rank holds the sum over twice as many ranks as before.
+# In a tree, half of the ranks are idle after the first step, and all but one when the sum is complete. In recursive doubling, every rank works in every step: *partners* swap what they hold, and each adds what it receives. In the first step the partners are neighbours, in the second they are ranks at distance 2, in the third at distance 4. After each step, a rank holds the sum over twice as many ranks as before.
 
 # %%
 all_reduce_steps("recursive doubling")
@@ -219,7 +219,7 @@ def all_reduce_doubling(comm, array):
 assert is_exact(all_reduce_doubling, comm)
 
 # %% [markdown]
-# `^` is *exclusive or*: it flips one bit of the rank. At distance 1 the partners are 0 and 1, and 2 and 3. At distance 2 they are 0 and 2, and 1 and 3. `Sendrecv` sends and receives at the same time, so partners cannot deadlock.
+# `^` is *exclusive or*: it flips one bit of the rank. At distance 1 the partners are 0 and 1, and 2 and 3. At distance 2 they are 0 and 2, and 1 and 3. `Sendrecv` sends and receives at the same time, so two partners cannot deadlock.
 #
 # Recursive doubling takes lg p steps, half as many as the tree, because nothing has to be sent back. But each step still moves the whole array.
 #
@@ -246,7 +246,7 @@ compare(prediction, {"the right sum": "A", "a wrong sum": "B", "an error": "C"}[
 assert outcomes == ["an error"] * 3 + ["took no part"]
 
 # %% [markdown]
-# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first partner would be 2 ^ 1 = 3, but there is no rank 3. Rank 0 waited for rank 2 until the deadline. Naive and tree have no problem with three ranks:
+# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first partner would be 2 ^ 1 = 3, but there is no rank 3. Rank 0 waited for rank 2 until the deadline. The naive algorithm and the tree have no problem with three ranks:
 
 # %%
 # %%px
@@ -259,14 +259,14 @@ assert is_exact(all_reduce_tree, trio)
 #
 # ## 5. Ring: move each number no more than needed
 #
-# An algorithm that moves whole arrays moves too much. Rank 0's first number and its last number need not travel together, and need not be added by the same rank. The ring splits the array into p *chunks* and starts each chunk at a different rank. In every step, all ranks at the same time send one chunk to their right neighbour and receive one from their left neighbour.
+# An algorithm that moves whole arrays moves too much. The first and the last number of rank 0's array need not travel together, and need not be added by the same rank. The ring splits the array into p *chunks* and starts each chunk at a different rank. In every step, each rank sends one chunk to its right neighbour and, at the same time, receives another from its left neighbour.
 
 # %%
 figures.who_sends_to_whom([(0, 1), (1, 2), (2, 3), (3, 0)], title="Each rank sends to its right")
 
 # %% [markdown]
-# 1. **Reduce-scatter**, p - 1 steps. A chunk collects numbers on its way round: each rank adds its own numbers and passes the chunk on. In the end, each rank holds one finished chunk.
-# 2. **All-gather**, p - 1 steps. The finished chunks go round once more, and each rank keeps a copy of every chunk.
+# 1. **Reduce-scatter**, p - 1 steps. A chunk collects numbers on its way round: each rank adds its own numbers and passes the chunk on. In the end, each rank holds one finished chunk of the sum.
+# 2. **All-gather**, p - 1 steps. The finished chunks go round the ring once more, and each rank keeps a copy of every chunk.
 #
 # You know the invariant from lesson 02: a reduce-scatter followed by an all-gather is an all-reduce. Follow chunk 0, the first column. It starts at rank 0, is complete at rank 3 after step 3, and has reached all ranks after step 6.
 
@@ -294,7 +294,7 @@ assert is_exact(all_reduce_ring, comm)
 assert is_exact(all_reduce_ring, comm.Split(color=0 if rank < 3 else 1, key=rank))
 
 # %% [markdown]
-# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In the next step, a rank sends the chunk that it has just added to, so the chunk number goes down by one in each step.
+# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In each step, a rank sends the chunk to which it added in the step before, so the chunk number goes down by one from step to step.
 #
 # **Predict.** The array is n = 8,192 bytes long. How many bytes does *each* rank send if there are four ranks? And if there are 64? Give a list of two numbers.
 
@@ -321,9 +321,9 @@ assert ring.sent.bytes == 2 * (world_size - 1) * 8192 // world_size
 assert set(ring.sent.by_peer) == {(rank + 1) % world_size}, "to the right neighbour alone"
 
 # %% [markdown]
-# A rank sends 2 (p - 1) messages of n/p bytes each, which makes $2\,\frac{p-1}{p}\,n$ bytes (*measured here* on four ranks, counted in a rehearsal of 64). That is less than 2 n, **no matter how many ranks there are**. It can be proved that in no all-reduce made of messages between ranks does the *busiest* rank send fewer bytes [1]. This is what made the ring famous. The price is the number of steps: 2 (p - 1) once more, as many as the naive algorithm takes.
+# A rank sends 2 (p - 1) messages of n/p bytes each, in total $2\,\frac{p-1}{p}\,n$ bytes (*measured here* on four ranks, counted in a rehearsal of 64). That is less than 2 n, **no matter how many ranks there are**. It has been proved that no all-reduce made of messages between ranks can do better: its *busiest* rank has to send at least this many bytes [1]. This is what made the ring famous. The price is the number of steps: 2 (p - 1), as many as in the naive algorithm.
 #
-# A matrix that shows how much each rank sent to each other rank makes the difference clear at a glance.
+# To compare the ring with the naive algorithm, look at the two matrices below. They show how much each rank sent to every other rank.
 
 # %%
 # %%px
@@ -336,11 +336,11 @@ figures.traffic(cluster.view["by_naive"][0], title="Naive")
 figures.traffic(cluster.view["by_ring"][0], title="Ring")
 
 # %% [markdown]
-# The totals are equal. But in the naive algorithm all bytes go to or from rank 0, while the ring sends them over links that work at the same time.
+# Both matrices add up to the same number of bytes. But in the naive algorithm all bytes go to or from rank 0, while the ring spreads them over four links that work at the same time.
 #
 # ### Exercise 1: all-gather round a ring
 #
-# Each half of the ring is useful on its own: fully sharded training (lesson 10b) is built from them. Here is the easier half. Write `all_gather(comm, chunk)`. Every rank has a chunk, and all chunks have the same length. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1, in this order. The chunks go round the ring: each rank sends p - 1 messages of one chunk each to its neighbour.
+# Each half of the ring is useful on its own, and fully sharded training (lesson 10b) is built from both. The all-gather is the easier half. Write `all_gather(comm, chunk)`. Every rank has a chunk, and all chunks have the same length. Each rank returns a new array, which contains the chunks of ranks 0, 1, ..., p - 1 in this order. The chunks go round the ring: each rank sends p - 1 messages of one chunk each to its neighbour.
 
 
 # %% tags=["exercise"] exercise="03.all_gather"
@@ -367,11 +367,11 @@ check("03.all_gather")
 #
 # ### Exercise 2: reduce-scatter round a ring
 #
-# Now the other half. Write `reduce_scatter(comm, array)`. It **returns** this rank's chunk of the sum, in a new array, and does not change `array`. Split the array into chunks as `np.array_split(array, comm.size)` does, for any length.
+# Now the other half. Write `reduce_scatter(comm, array)`. It **returns** this rank's chunk of the sum, in a new array, and does not change `array`, which may have any length. Split it into chunks as `np.array_split(array, comm.size)` does.
 #
-# Note one difference: as in MPI, rank r must return **chunk r**. The ring above leaves chunk r + 1 on rank r. Which chunk do you have to send first?
+# Note one difference: the ring above leaves chunk r + 1 on rank r, but here, as in MPI, rank r must return **chunk r**. Which chunk must each rank send first?
 #
-# Each rank may send only to its neighbour, and no more bytes than necessary. The check counts them.
+# Each rank may send only to its neighbour, and no more bytes than necessary: the check counts them.
 
 
 # %% tags=["exercise"] exercise="03.reduce_scatter"
@@ -397,9 +397,9 @@ check("03.reduce_scatter")
 # %% [markdown]
 # Stuck? `hint("03.reduce_scatter")`, `solution("03.reduce_scatter")`.
 #
-# ## 6. Break it on purpose: a ring that was published
+# ## 6. Break it on purpose: a published ring
 #
-# PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. The whole array travels round the ring, and `total` is meant to accumulate the sum. Two buffers take turns, so that one can be sent while the other receives.
+# PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. Whole arrays are meant to travel round the ring, while `total` accumulates the sum. Two buffers take turns: in each step, one is sent and the other receives.
 
 
 # %%
@@ -422,7 +422,7 @@ def published_ring(comm, array, result):
 
 
 # %% [markdown]
-# **Predict.** The ranks hold 1, 2, 3 and 4, and `result` is 0. What are the four results? Give a list.
+# **Predict.** The ranks hold 1, 2, 3 and 4, and `result` starts as 0 on each. What are the four results? Give a list.
 
 # %%
 prediction = None
@@ -441,13 +441,13 @@ assert cluster.view["result"] == [2, 4, 6, 8], "twice its own number, and nothin
 # %% [markdown]
 # The result should be 10 on every rank.
 #
-# - **Symptom.** There is no error and no hang. Messages of the right size go round, and the result has the right shape and is of a plausible size. A network trained with it even learns: each replica follows its own gradient, doubled, and ignores all others.
-# - **Diagnosis.** One line would have found the fault: an input whose sum is known, and an `assert` on *all* ranks. `is_exact`, at the top of this lesson, does that.
+# - **Symptom.** There is no error and no hang. Messages of the right size go round, and the result has the right shape and a plausible magnitude. A network trained with this function even learns: each replica follows its own gradient, doubled, and ignores those of the others.
+# - **Diagnosis.** A short test would have found the fault: an input whose sum is known, and an `assert` on *all* ranks. `is_exact`, at the top of this lesson, is such a test.
 # - **Fix.** You write it:
 #
 # ### Exercise 3: fix the published ring
 #
-# Write `mended_ring(comm, array)`. It **returns** the sum in a new array and does not change `array`. Keep the idea: whole arrays travel round the ring, p - 1 times, and each rank adds what it receives. Ask yourself two questions: *what* travels, and *what* is added?
+# Write `mended_ring(comm, array)`. It **returns** the sum in a new array and does not change `array`. Keep the idea: in each of p - 1 steps, every rank sends a whole array to its neighbour and adds the one that it receives. Ask yourself two questions: *what* travels, and *what* is added?
 
 
 # %% tags=["exercise"] exercise="03.mended_ring"
@@ -474,15 +474,15 @@ check("03.mended_ring")
 # %% [markdown]
 # Stuck? `hint("03.mended_ring")`, `solution("03.mended_ring")`.
 #
-# The fixed ring is right, but it is not what people call a *ring all-reduce*. It sends (p - 1) n bytes per rank, although 2 (p - 1)/p n are enough: that is p/2 times as many.
+# The fixed ring gives the right sum, but it is not what people call a *ring all-reduce*. Each rank sends (p - 1) n bytes, which is p/2 times as many as necessary: 2 (p - 1)/p n are enough.
 #
 # ### A place to stop
 #
-# You have built the all-reduce that most training runs use for large gradients. You have proved that the bytes it sends hardly grow with the number of ranks, and you have found the fault in a published ring. That is enough for you to go on to lesson 04. The second half (sections 7 to 12) is more demanding. It covers an algorithm with few steps *and* few bytes, the time that each of the five takes, the sizes at which one overtakes another, and why the last digit may differ. A workshop may skip it.
+# You have built the all-reduce that most training runs use for large gradients. You have shown that the number of bytes that each rank sends hardly grows with the number of ranks, and you have found the fault in a published ring. That is enough to go on to lesson 04. The second half (sections 7 to 12) is more demanding. It covers an algorithm with few steps *and* few bytes, the time that each of the five takes, the sizes at which one overtakes another, and why the last digit may differ. A workshop may skip this half.
 #
 # ## 7. Rabenseifner: few steps *and* few bytes
 #
-# Recursive doubling has few steps, and the ring moves few bytes. Can one algorithm do both? Rolf Rabenseifner found a way [3]. Partners meet at distance 1, 2, 4, ... as in recursive doubling. But in each step they split their common part of the array in two, and each adds up only *its* half. After lg p steps, every rank holds 1/p of the sum. This is a reduce-scatter by *recursive halving*. The same steps in reverse, copying instead of adding, make up the all-gather.
+# Recursive doubling takes few steps, and the ring moves few bytes. Can one algorithm do both? Rolf Rabenseifner found a way [3]. Partners are at distance 1, 2, 4, ..., as in recursive doubling. But in each step the two partners halve the part of the array on which they work, and each adds up only *its* half. After lg p steps, every rank holds 1/p of the sum. This is a reduce-scatter by *recursive halving*. The same steps in reverse, copying instead of adding, make up the all-gather.
 
 # %%
 all_reduce_steps("rabenseifner")
@@ -508,16 +508,16 @@ def all_reduce_rabenseifner(comm, array):
 assert is_exact(all_reduce_rabenseifner, comm)
 
 # %% [markdown]
-# `comm.rank & distance` tests one bit of the rank. It is set in one of the two partners and not in the other, so one keeps the upper half and the other the lower half. Like recursive doubling, this algorithm needs the number of ranks to be a power of two, and is folded otherwise.
+# `comm.rank & distance` tests one bit of the rank. This bit is set in one of the two partners and not in the other, so one keeps the upper half and the other the lower half. Like recursive doubling, the algorithm works only if the number of ranks is a power of two. Otherwise, fold first.
 
 # %% [markdown]
 # ### Exercise 4: any number of ranks
 #
-# Recursive doubling failed with three ranks (section 4). Now fix that. Write `sum_over_all(comm, array)`, which uses recursive doubling and works for any number p of ranks. It **returns** the sum in a new array and does not change `array`.
+# Recursive doubling failed on three ranks (section 4). Now fix that. Write `sum_over_all(comm, array)`, which uses recursive doubling and works for any number p of ranks. It **returns** the sum in a new array and does not change `array`.
 #
-# The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m extra ranks first gives its numbers to another rank and stands aside. The remaining m ranks do recursive doubling, and then send the result to the others. So lg m + 2 steps are enough, or lg p if p is a power of two.
+# The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m extra ranks first gives its numbers to another rank and stands aside. The remaining m ranks do recursive doubling, and then send the result to the ranks that stood aside. So lg m + 2 steps are enough, or lg p if p is a power of two.
 #
-# The check rehearses your function with 1 to 8 ranks, which is more than you have running. The rehearsal is strict: a `Send` always waits for its receiver, as it does in MPI for large messages.
+# The check rehearses your function on 1 to 8 ranks, although you have only four running. The rehearsal is strict: a `Send` always waits for its receiver, as it does in MPI for large messages.
 
 
 # %% tags=["exercise"] exercise="03.any_world_size"
@@ -556,7 +556,7 @@ check("03.any_world_size")
 #
 # ## 8. Count them all
 #
-# **Predict.** There are five algorithms, four ranks and 8,192 bytes. In any of the five, find the rank that sends the most bytes. How many bytes does it send? Give a number.
+# **Predict.** Each of the five algorithms sums arrays of 8,192 bytes on four ranks. What is the largest number of bytes that any one rank sends in any of them? Give a number.
 
 # %%
 prediction = None
@@ -587,11 +587,11 @@ for name in cost.ALGORITHMS:
 compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.values()))
 
 # %% [markdown]
-# Here the traffic meter *measured* messages and bytes; "formula" is *predicted*. The two agree to the byte. It may seem strange that four of the five move the same number of bytes **in all**, 6 n. They differ in how evenly the bytes are spread, and in how much happens at the same time. In the naive algorithm, one rank sends half of all bytes. Only recursive doubling moves more: that is the price of not having to send anything back.
+# The traffic meter *measured* the messages and the bytes; the "formula" column is *predicted*. The totals agree to the byte. It may seem strange that four of the five algorithms move the same number of bytes **in all**, 6 n. They differ in how evenly these bytes are spread over the ranks, and in how many messages travel at the same time. In the naive algorithm, one rank sends half of all bytes. Only recursive doubling moves more, which is the price of not having to send anything back.
 #
 # The time depends on the longest chain of messages in which each has to wait for the one before. For p ranks (a power of two) and n bytes:
 #
-# | | steps | bytes on the longest path | bytes added on it |
+# | | steps | bytes on the longest path | bytes added on this path |
 # |---|---|---|---|
 # | naive | 2 (p - 1) | 2 (p - 1) n | (p - 1) n |
 # | tree | 2 lg p | 2 lg p · n | lg p · n |
@@ -599,7 +599,7 @@ compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.value
 # | ring | 2 (p - 1) | 2 (p - 1)/p · n | (p - 1)/p · n |
 # | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | (p - 1)/p · n |
 #
-# You can also count the steps in a rehearsal of our five functions:
+# A rehearsal of our five functions confirms the number of steps:
 
 # %%
 # %%px
@@ -609,7 +609,7 @@ for p in (2, 8, 32):
     assert [steps_of(all_reduce, p) for all_reduce in ours.values()] == formula
 
 # %% [markdown]
-# The course's library has all five algorithms, for PyTorch tensors and any number of ranks, length, dtype and operation: `course_lib.parallel.all_reduces`. They send the same messages as yours:
+# `course_lib.parallel.all_reduces` has all five algorithms for PyTorch tensors of any length and dtype, for any operation and any number of ranks. They send the same messages as our functions:
 
 # %%
 # %%px
@@ -630,13 +630,13 @@ for name, (messages, sent) in counted.items():
 # %% [markdown]
 # ## 9. What will it cost? α, β and γ
 #
-# In lesson 01, a message of n bytes took $\alpha + \beta n$ seconds. An all-reduce needs a third number: γ, the time in seconds that it takes to add one byte of numbers. So
+# In lesson 01, a message of n bytes took $\alpha + \beta n$ seconds. An all-reduce needs a third number: γ, the time that additions take, in seconds per byte. So
 #
 # $$T = \text{steps} \cdot \alpha + \text{bytes on the path} \cdot \beta + \text{bytes added} \cdot \gamma$$
 #
 # For the ring: $T = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,n\,\beta + \frac{p-1}{p}\,n\,\gamma$. This is the *alpha-beta-gamma model* [3]. It assumes that a rank can send to one partner and receive from one partner at the same time, and that different pairs of ranks do not disturb each other.
 #
-# Let us measure the three numbers. In lesson 01, two ranks played ping-pong while the others slept. In an all-reduce all four are busy, so we measure with all four busy. Each rank swaps messages with the rank at distance p/2. If your ranks are on two machines, these messages cross the network, as the slowest messages of an all-reduce do. We also let all four ranks add at the same time. For each rank we keep the fastest of many rounds, and then we take the slowest rank.
+# Let us measure the three numbers. In lesson 01, two ranks played ping-pong while the others slept. In an all-reduce all four ranks are busy, so we measure with all four busy. Each rank swaps messages with the rank at distance p/2. If your ranks are on two machines, these messages cross the network, as the slowest messages of an all-reduce do. We also let all four ranks add at the same time. The time of a round is that of its slowest rank, and we keep the fastest of many rounds.
 
 
 # %%
@@ -687,9 +687,9 @@ print(f"bandwidth {1 / beta / 1e9:.1f} GB/s, additions {1 / gamma / 1e9:.1f} GB/
 assert min(alpha, beta, gamma) > 0
 
 # %% [markdown]
-# α is in seconds per message, and β and γ in seconds per byte, all *measured here*. The intervals come from the fit: they show how well a straight line describes the points. For the reasons given in lesson 01 (buffers, caches), the fit is only rough, and more so on a busy machine.
+# α is in seconds per message, and β and γ in seconds per byte, all *measured here*. The intervals come from the fit: they show how well a straight line describes the points. For the reasons given in lesson 01 (buffers and caches), the fit is only rough, and rougher still on a busy machine.
 #
-# Now for the five algorithms. First come the predictions, based on these three numbers alone.
+# Now for the five algorithms. First, let us predict their times from these three numbers alone.
 
 # %% tags=["nbval-ignore-output"]
 link = cost.Link(alpha, 1 / beta, 1 / gamma)
@@ -700,7 +700,7 @@ for name in cost.ALGORITHMS:
 assert choosing.cheapest(4, 8, link) == "recursive doubling"
 
 # %% [markdown]
-# **Predict.** Which of the five is fastest for 2 MiB on your machine, when measured? Give its name.
+# **Predict.** Which of the five will turn out to be the fastest for 2 MiB when you measure them on your machine? Give its name.
 
 # %%
 prediction = None
@@ -731,14 +731,14 @@ figures.measured_and_predicted(
 # %% [markdown]
 # The points are *measured here*, and the lines are *predicted*. Where a line misses its points, check the model's assumptions:
 #
-# - In recursive doubling, the ring and Rabenseifner's algorithm, every rank works in every step, as all four did while α was measured. Their points are nearer to their lines, although a factor of three in either direction is no surprise.
-# - Naive and tree are clearly faster than predicted. Most of their ranks only wait, which leaves the two cores to the ranks that work. And MPI takes small arrays from the senders at once, so they are already waiting for the receiver. "Links" that share one machine's memory and cores *do* disturb each other.
+# - In recursive doubling, the ring and Rabenseifner's algorithm, every rank works in every step, as all four did while α was measured. The points of these three are nearer to their lines, although a factor of three in either direction is no surprise.
+# - The naive algorithm and the tree are clearly faster than predicted. Most ranks only wait, which leaves the cores to the ranks that work. And MPI buffers small arrays, so their senders need not wait for the receiver. "Links" that share one machine's memory and cores *do* disturb each other.
 #
 # So on one machine the model is only a rough guide, and you cannot rely on the order that it predicts either: where memory is shared, even the naive algorithm may win for large arrays. The model was made for networks, so let us emulate one.
 #
 # ## 10. The crossover, predicted and then measured
 #
-# `emulated_link` makes every message between ranks take at least the latency that you set, plus the time for its bytes. Only the time is emulated; the messages are real. With `one_port=True`, a rank sends one message at a time and receives one at a time, as the model assumes.
+# `emulated_link` makes every message between ranks take at least as long as it would on a link with the latency and the bandwidth that you set. Only the time is emulated; the messages are real. With `one_port=True`, a rank sends one message at a time and receives one at a time, as the model assumes.
 #
 # When the latency is much larger than everything else, a clock can *count steps*. Let each message take 40 ms, whatever its size. **Predict.** How many latencies does the ring take on four ranks, and how many does Rabenseifner's algorithm take? Give a list of two numbers.
 
@@ -763,11 +763,11 @@ assert [steps[name] for name in cost.ALGORITHMS] == [6, 4, 2, 6, 4]
 assert all(steps[name] == cost.cost(name, 4, 64).steps for name in steps)
 
 # %% [markdown]
-# The steps, *measured here* with a clock, equal the formulas 2 (p - 1), 2 lg p, lg p, 2 (p - 1) and 2 lg p. (`int` cuts off the additional time for computing and for the real messages, which is far less than 40 ms.)
+# The numbers of steps, *measured here* with a clock, agree with the formulas 2 (p - 1), 2 lg p, lg p, 2 (p - 1) and 2 lg p. (`int` cuts off the additional time for computing and for the real messages, which is far less than 40 ms.)
 #
 # ### Exercise 5: where do they cross?
 #
-# Recursive doubling has fewer steps, and the ring moves fewer bytes. So recursive doubling is faster for small arrays, the ring is faster for large ones, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`. It returns n* in bytes for p ranks, where p is a power of two, or `math.inf` if the ring never overtakes. Use the table in section 8. (This function runs in the notebook, not on the ranks.)
+# Recursive doubling takes fewer steps, and the ring moves fewer bytes. So recursive doubling is faster for small arrays, the ring is faster for large ones, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`. It returns n* in bytes for p ranks, where p is a power of two, or `math.inf` if the ring never overtakes. Use the table in section 8. (This function runs in the notebook, not on the ranks.)
 
 
 # %% tags=["exercise"] exercise="03.crossover"
@@ -789,9 +789,9 @@ check("03.crossover")
 # %% [markdown]
 # Stuck? `hint("03.crossover")`, `solution("03.crossover")`.
 #
-# Now measure it, on an emulated network that is slow enough to show the effect: 5 ms and 25 MB/s. Adding takes almost no time by comparison, so take γ as 0.
+# Now measure the crossover, on an emulated network that is slow enough to show it: 5 ms and 25 MB/s. Additions take almost no time by comparison, so set γ to 0.
 #
-# **Predict.** With p = 4, α = 5 ms and 1/β = 25 MB/s, at how many bytes does the ring overtake recursive doubling? Work it out from the table, or call your function.
+# **Predict.** With p = 4, α = 5 ms and 1/β = 25 MB/s, at what array size, in bytes, does the ring overtake recursive doubling? Work it out from the table, or call your function.
 
 # %%
 prediction = None
@@ -842,10 +842,10 @@ figures.measured_and_predicted(
 # Here the points lie on the lines: three numbers and a table predict the times of five programs. Read the picture from left to right.
 #
 # - **Short arrays**: all lines are flat, ordered by the number of steps: 2, 4, 4, 6, 6. Recursive doubling wins.
-# - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
-# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. The real messages and the time to wake ranks act as extra latency in each step, and the ring has three times as many steps. The two lines are also so close there that a change of one per cent in time moves the crossing by several per cent.
+# - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. The ring and Rabenseifner's algorithm win.
+# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. Sending the real messages and waking the ranks add to the latency of each step, and the ring takes three times as many steps. The two lines also cross at a very small angle, so a change of one per cent in one of the times moves the crossing by several per cent.
 #
-# The gradient of LeNet has 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network the first is to the left of the crossover, and the second far to the right.
+# The gradient of LeNet takes up 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network LeNet lies to the left of the crossover, and ResNet-50 far to the right.
 #
 # ## 11. The library's own
 #
@@ -878,9 +878,9 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Both are *measured here*. For short arrays, the library saves the time that Python takes in each step. For long arrays, this time hardly matters, and NumPy adds as fast as C does. So where all ranks share one memory, your algorithms may come close or, on a busy machine, even be faster. The library has no better formula: it contains the algorithms of this lesson.
+# Both lines are *measured here*. For short arrays, the library saves the time that Python takes in each step. For long arrays, this time hardly matters, and NumPy adds as fast as C does. So where all ranks share memory, our algorithms may come close to the library or, on a busy machine, even overtake it. The library has no better formula: it uses the algorithms of this lesson.
 #
-# You cannot see from outside which one it uses. The messages that a library sends inside a collective are hidden, so the traffic meter shows only the data that was passed to it. Libraries choose an algorithm by size and number of ranks, as in this table.
+# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that was passed to it. Libraries choose an algorithm by the size of the array and the number of ranks, as in this table.
 
 # %%
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
@@ -892,17 +892,17 @@ assert choosing.cheapest(8, 2**26, network) == "Rabenseifner"
 assert choosing.cheapest(6, 2**26, network) == "ring"
 
 # %% [markdown]
-# The table shows the fastest of the five on the slow network, *predicted*. For powers of two from four upwards, Rabenseifner beats the ring at every size, because it moves the same number of bytes in fewer steps. For other numbers of ranks, folding sends whole arrays as well, and the ring wins for long arrays, unless there are so many ranks that its steps cost more (as with 1,000). Real libraries do much the same (*published*). MPICH used recursive doubling up to 2 KiB and Rabenseifner's algorithm above that. Since version 3.4 it has used a table. Unless this table was tuned for a machine, it selects recursive doubling only for the tiniest arrays: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].
+# The table shows which of the five is *predicted* to be the fastest on the slow network. For powers of two from four upwards, Rabenseifner's algorithm beats the ring at every size, because it moves the same number of bytes in fewer steps. For other numbers of ranks, folding adds messages of whole arrays. Then the ring wins for long arrays, unless there are so many ranks that its steps cost more than the folding (as with 1,000). Real libraries do much the same (*published*). MPICH used recursive doubling up to 2 KiB and Rabenseifner's algorithm above that. Since version 3.4 it has looked the algorithm up in a table. Unless the table was tuned for the machine, it selects recursive doubling only for the tiniest arrays: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].
 #
-# If Rabenseifner is so good, why does everyone know the ring? The formulas leave out some properties of real networks. In a ring, each rank communicates only with its two neighbours, so if neighbours in the ring are neighbours in the network, no two messages share a cable in the same direction. Partners at distance p/2 all need to cross the middle of the network at the same time. The ring also works with any number of ranks. And its chunks can be split into smaller pieces that follow each other, as in a pipeline.
+# If Rabenseifner's algorithm is so good, why does everyone know the ring? The formulas leave out some properties of real networks. In a ring, each rank communicates only with its two neighbours, so if neighbours in the ring are neighbours in the network, no two messages share a cable in the same direction. Partners at distance p/2, by contrast, all send across the middle of the network at the same time. The ring also works with any number of ranks. And its chunks can be split into smaller pieces that follow each other, as in a pipeline.
 #
-# In all five, the ranks do the adding. In newer networks, the switches can do it. Each rank sends its n bytes to a switch, which computes the sum and sends n bytes back to all ranks. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the number of ranks. NVIDIA calls this SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one machine. NCCL uses both where the hardware supports them.
+# In all five algorithms, the ranks do the adding. In newer networks, the switches can do it. Each rank sends its n bytes to a switch, which adds them up and sends the n bytes of the result to all ranks. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the number of ranks. NVIDIA calls this SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one machine. NCCL uses both where the hardware supports them.
 #
 # ## 12. What, not how: the last digit
 #
-# Why *may* a library choose? The MPI standard defines what an all-reduce does and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c). It assumes that its own operations, such as the sum, are commutative as well. For integers this is true. For floating-point numbers it is nearly true.
+# Why *may* a library choose? The MPI standard defines what an all-reduce does and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c), and that its predefined operations, such as the sum, are commutative as well. Additions of integers are both. Additions of floating-point numbers are commutative, but only nearly associative.
 #
-# **Predict.** In float32, ranks 0 to 3 hold 100,000,000, then 1, then -100,000,000, then 1, each in an array of four equal numbers. The exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Give a list of three lists. (Above 16,777,216, float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
+# **Predict.** Each rank has a float32 array of four equal numbers: 100,000,000 on rank 0, 1 on rank 1, -100,000,000 on rank 2, and 1 on rank 3. Each exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Give a list of three lists. (Above 16,777,216, float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
 
 # %%
 prediction = None
@@ -943,11 +943,11 @@ assert differ["tree"] > 0
 assert differ["ring"] > 0
 
 # %% [markdown]
-# The last line shows how many of the 10,000 sums differ from the naive sums, in the last digit or two. Every sum is within the theoretical bound for p - 1 additions: each addition may be off by half a unit in the last place, relative to the sum of magnitudes. (The factor 1.01 allows for second-order errors.)
+# The output shows, for each algorithm, how many of its 10,000 sums differ from the naive ones, in the last digit or two. Every sum is within the theoretical bound for p - 1 additions: the error of each addition is at most $2^{-24}$ times the sum of the magnitudes. (The factor 1.01 allows for second-order errors.)
 #
-# A different check is the important one: **each algorithm gives the same bits to all ranks.** In naive, tree and ring, every sum is computed once and then copied. In recursive doubling, each rank adds for itself, but partners add the same two numbers, and a + b = b + a to the last bit. So replicas of a network that start equal stay equal. Lesson 05 builds on this.
+# The check for equal bits is the important one: **each algorithm gives the same bits to all ranks.** In recursive doubling, each rank adds for itself, but partners add the same two numbers, and a + b = b + a to the last bit. The other four compute each sum once and then copy it. So replicas of a network that start equal stay equal. Lesson 05 builds on this.
 #
-# If you change the number of ranks, the library, the bucket size or the network, the algorithm may change, and with it the last digit. After a thousand training steps, you then have a different network that is just as good. Do not promise bit-identical results across such changes, and do not test for them. The standard *requires* that one all-reduce gives identical results to all its ranks, which replicas need. It only recommends that the same call, on the same ranks, gives the same result again [6].
+# If you change the number of ranks, the library, the bucket size or the network, the algorithm may change, and with it the last digit. After a thousand training steps, the weights are then different, but just as good. Do not promise bit-identical results across such changes, and do not test for them. The MPI standard *requires* that an all-reduce gives all ranks the same result, which is what replicas need. It only recommends that the same call, on the same ranks, gives the same result again [6].
 #
 # ## Recap
 #
@@ -955,9 +955,9 @@ assert differ["ring"] > 0
 # |---|---|---|---|---|
 # | naive | 2 (p - 1) | (p - 1) n | yes | explanations; two ranks |
 # | tree | 2 lg p | lg p · n | yes | short arrays, any p |
-# | recursive doubling | lg p | lg p · n | by folding | short arrays |
+# | recursive doubling | lg p | lg p · n | with folding | short arrays |
 # | ring | 2 (p - 1) | 2 (p - 1)/p · n | yes | long arrays, any network, any p |
-# | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | by folding | long arrays, p a power of two |
+# | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | with folding | long arrays, p a power of two |
 #
 # - Time ≈ steps · α + bytes on the path · β + bytes added · γ. For short arrays, count steps. For long arrays, count bytes.
 # - An all-reduce is a reduce-scatter followed by an all-gather. As long as the ranks do the adding, the busiest rank sends at least 2 (p - 1)/p n bytes.
@@ -971,9 +971,9 @@ assert differ["ring"] > 0
 # 1. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009.
 # 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; fixed by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same, written differently.
 # 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table in section 8 is from its section 4; the model is from its section 3.
-# 4. MPICH to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [its source](https://github.com/pmodels/mpich).
+# 4. MPICH up to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [the source of MPICH](https://github.com/pmodels/mpich).
 # 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.
 # 6. MPI Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter "Collective Communication", sections "Reduce" (advice to implementors) and "All-Reduce".
 # 7. E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and experience", *Concurrency and Computation: Practice and Experience* 19(13), 1749–1783, 2007.
-# 8. N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002, chapter 4: sums, and what their order does.
+# 8. N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002, chapter 4: summation, and how the order of the terms affects the error.
 # 9. R. L. Graham and others, "Scalable Hierarchical Aggregation Protocol (SHArP): A Hardware Architecture for Efficient Data Reduction", *First International Workshop on Communication Optimizations in HPC (COMHPC)*, 1–10, 2016.

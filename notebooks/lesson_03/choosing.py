@@ -1,6 +1,6 @@
-"""Which all-reduce is the cheapest by the model of :mod:`course_lib.teaching.cost`, and from where.
+"""Which all-reduce is cheapest in the model of :mod:`course_lib.teaching.cost`, and from what size.
 
-The library's answer to the exercise on the crossover, and the table at the end of the lesson.
+Solves the exercise on the crossover, and makes the table near the end of the lesson.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["cheapest", "crossover_bytes"]
 
 
 def cheapest(ranks: int, size_bytes: float, link: Link) -> str:
-    """Return the name of the algorithm with the least predicted time; of equals, the first."""
+    """Return the name of the algorithm with the shortest predicted time; of equals, the first."""
     return min(ALGORITHMS, key=lambda name: cost(name, ranks, size_bytes).seconds(link))
 
 

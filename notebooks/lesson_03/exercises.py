@@ -1,7 +1,7 @@
-"""An all-reduce is right if its sum is, and good if it wastes no step and no byte.
+"""The checks of lesson 03: is the sum right, and is no step and no byte wasted?
 
-The checks of lesson 03. Those of messages rehearse the learner's function on several numbers of
-ranks, and then run it on the real ones.
+All but the check of the crossover rehearse the learner's function on several numbers of ranks,
+and then run it on the real ones.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 from course_lib.teaching.exercise import exercise
 
-NUMBERS = 40_000  # int64 on the real ranks: 320 kB, too much for MPI to take off a sender's hands
+NUMBERS = 40_000  # int64 on the real ranks: 320 kB, too much for MPI to buffer
 
 # ---- recursive doubling for any number of ranks -----------------------------------------------
 
 ANY_HINTS = [
-    "There are three parts: the extra ranks hand over their numbers, the others do recursive "
-    "doubling among m ranks, and then they tell the extra ranks the result. If the extra ranks "
-    "are m, m + 1, ..., the others keep their ranks, and the doubling is the lesson's own with m "
-    "instead of `comm.size`.",
+    "There are three parts: the extra ranks hand over their numbers, the other m ranks do "
+    "recursive doubling, and then they send the result to the extra ranks. Let the extra ranks "
+    "be m, m + 1, .... Then the others keep their rank numbers, and the doubling is that of the "
+    "lesson, with m instead of `comm.size`.",
     "`m = 2 ** (comm.size.bit_length() - 1)`. Rank r >= m sends to rank r - m, then receives the "
-    "result from it, and returns. For rank r < m, a rank stands aside if `r + m < comm.size`. "
-    "Then rank r receives before the doubling, and sends after it. Begin with "
+    "result from it, and returns. If `r + m < comm.size`, rank r < m receives from rank r + m "
+    "before the doubling, and sends it the result afterwards. Begin with "
     "`total = array.copy()`.",
     "```python\n"
     "total, received = array.copy(), np.empty_like(array)\n"
@@ -48,15 +48,15 @@ def check_any_world_size(sum_over_all: Callable) -> str:
     the_same_for_real(
         sum_over_all, lambda r, p: contribution(r, NUMBERS), lambda r, p: total(p, NUMBERS)
     )
-    return "The sum for 1 to 8 ranks, in lg p steps, and two more where p is no power of two."
+    return "The right sum on 1 to 8 ranks, in lg m steps, plus two if p is not a power of two."
 
 
 # ---- the two halves of the ring ---------------------------------------------------------------
 
 REDUCE_SCATTER_HINTS = [
-    "It is the first loop of the lesson's ring, on a copy of the array. Only the chunks' numbers "
-    "differ: a chunk that begins its round at rank r ends at rank r - 1. Chunk r must end at "
-    "rank r.",
+    "Take the first loop of the lesson's ring, and run it on a copy of the array. Only the chunk "
+    "numbers differ: a chunk that begins its round at rank r ends at rank r - 1. Chunk r must "
+    "end at rank r.",
     "So chunk r begins at rank r + 1; in other words, rank r first sends chunk r - 1. In step k "
     "it sends chunk r - 1 - k and adds to chunk r - 2 - k, all modulo p.",
     "```python\n"
@@ -85,12 +85,13 @@ def check_reduce_scatter(reduce_scatter: Callable) -> str:
         lambda r, p: contribution(r, NUMBERS),
         lambda r, p: np.array_split(total(p, NUMBERS), p)[r],
     )
-    return "Rank r has chunk r of the sum, for (p - 1)/p of the array's bytes."
+    return "Rank r has chunk r of the sum, and no rank sent more bytes than necessary."
 
 
 ALL_GATHER_HINTS = [
-    "Make room for p chunks and put your own in its place. Then, p - 1 times, send one chunk to "
-    "the right and receive another from the left, each from and into its place.",
+    "Make an array with room for p chunks, and put your own chunk in its place. Then, p - 1 "
+    "times, send one chunk to the right, straight from its place, and receive another from the "
+    "left, straight into its place.",
     "In the first step you send your own chunk, chunk r, and receive your left neighbour's, chunk "
     "r - 1. In the next step you send what you have just received. So in step k you send chunk "
     "r - k and receive chunk r - k - 1, modulo p.",
@@ -117,13 +118,13 @@ def check_all_gather(all_gather: Callable) -> str:
         lambda r, p: np.full(NUMBERS, r),
         lambda r, p: np.repeat(np.arange(p), NUMBERS),
     )
-    return "Everyone has all chunks in order, and each rank sent p - 1 of them."
+    return "Every rank has all chunks in order, and sent p - 1 of them."
 
 
-# ---- the published ring, mended ---------------------------------------------------------------
+# ---- the published ring, fixed ----------------------------------------------------------------
 
 MENDED_HINTS = [
-    "Print what arrives, on one rank, in each step. Then look at the two arrays that take turns. "
+    "On one rank, print what arrives in each step. Then look at the two arrays that take turns. "
     "Does any line ever put a rank's numbers into them?",
     "There are two faults. The arrays that travel begin as zeros, but the first one to go out "
     "must be a copy of the rank's own numbers. And you must add what has just *arrived*; the "
@@ -150,10 +151,10 @@ def check_mended_ring(mended_ring: Callable) -> str:
     )
     if factor > 1.01:
         return (
-            f"1, 2, 3, 4 make 10 everywhere. On 4 ranks it sends {factor:.3g} times the bytes of "
-            "a ring that cuts its arrays in chunks."
+            f"1, 2, 3, 4 add up to 10 on every rank. On 4 ranks, each sends {factor:.3g} times as "
+            "many bytes as in a ring that splits the array into chunks."
         )
-    return "1, 2, 3, 4 make 10 everywhere, and you have even cut the arrays in chunks."
+    return "1, 2, 3, 4 add up to 10 on every rank, and you even split the array into chunks."
 
 
 # ---- the crossover ----------------------------------------------------------------------------
@@ -178,4 +179,4 @@ def check_crossover(crossover_bytes: Callable) -> str:
     from .judge_crossover import judge_crossover
 
     judge_crossover(crossover_bytes)
-    return "Two straight lines, and where they meet."
+    return "That is where the two straight lines meet."

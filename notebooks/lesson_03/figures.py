@@ -1,9 +1,10 @@
 """The figure of lesson 03: whose numbers each rank holds after each step of an all-reduce.
 
-A grid per step, a row per rank and a column per chunk of its buffer. A chunk has a slot for each
-rank, filled in that rank's colour once its numbers are in; with all of them it is a sum, marked
-with a sigma. What a step has brought has a thick frame. The steps are those of
-:mod:`course_lib.parallel.all_reduces`, carried out on sets of ranks instead of numbers.
+There is a grid for each step, with a row for each rank and a column for each chunk of its buffer.
+A chunk has a slot for each rank, filled in that rank's colour once its numbers have been added. A
+chunk with all slots filled is a sum, marked with a sigma. A thick frame marks what has just
+arrived. The steps are those of :mod:`course_lib.parallel.all_reduces`, carried out on sets of
+ranks instead of numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK, rank
 MARGIN, LABEL, HEADER, ROW, GAP = 16, 66, 34, 30, 14
 TITLE, FOOTER = 40, 34
 
-Holding = list[list[frozenset[int]]]  # by rank, by chunk: whose numbers are in
+Holding = list[list[frozenset[int]]]  # by rank, by chunk: whose numbers have been added
 News = set[tuple[int, int]]  # (rank, chunk)
 
 
@@ -78,7 +79,7 @@ def _draw(algorithm: str, states, rows, alt: str) -> Figure:
             drawing.text(x + width / 2, top + 16, heading, fill=SOFT_INK)
             holding, news = states[index]
             _grid(drawing, x, top + HEADER, width / p, holding, set() if repeated else news)
-    sentence = "Coloured slots: whose numbers are in. Thick frame: arrived in this step. Σ: the sum"
+    sentence = "Coloured slot: numbers of that rank. Thick frame: arrived in this step. Σ: the sum"
     drawing.text(MARGIN, TITLE + len(rows) * block + 16, sentence, size=13, anchor="start")
     return drawing.finish(alt)
 
@@ -104,15 +105,16 @@ def _grid(drawing: Drawing, x: float, y: float, size: float, holding: Holding, n
 
 
 def _in_words(algorithm: str, together, p: int) -> str:
-    sentences = [f"{algorithm} all-reduce on {p} ranks, the buffer cut in {p} chunks."]
+    sentences = [f"{algorithm} all-reduce on {p} ranks, with the buffer cut into {p} chunks."]
     for number, each in enumerate(together, 1):
         moves = []
         for rank, step in enumerate(each):
             if step.receive is None:
                 continue
             chunks = range(step.receive.start, step.receive.stop)
-            what = "all chunks" if len(chunks) == p else f"chunk {' and '.join(map(str, chunks))}"
-            does = "adds" if step.combine else "takes over"
+            what = "chunk " if len(chunks) == 1 else "chunks "
+            what = "all chunks" if len(chunks) == p else what + " and ".join(map(str, chunks))
+            does = "adds" if step.combine else "copies"
             moves.append(f"rank {rank} {does} {what} of rank {step.receive.peer}")
         sentences.append(f"Step {number}: {', '.join(moves)}.")
     return " ".join([*sentences, "In the end all ranks hold the sum of every chunk."])

@@ -1,12 +1,13 @@
-"""Fits alpha, beta and gamma to measured times, and says how far to trust each.
+"""Fits alpha, beta and gamma to measured times, with a confidence interval for each.
 
 The model is linear, ``seconds = alpha * messages + beta * bytes + gamma * bytes_reduced``, and the
-noise of a timing grows with the time. So the *relative* errors are what is made small: weighted
-least squares with weights 1/predicted**2, found by iteration. Intervals are those of the linear
+noise of a timing grows with the time. So the fit minimises *relative* errors: weighted least
+squares with weights 1/predicted**2, found by iteration. The intervals are those of the linear
 model: estimate +- t * standard error, from the weighted covariance matrix and Student's t with
 (points - parameters) degrees of freedom. Source: Draper and Smith, "Applied Regression Analysis",
-3rd edition, 1998, chapters 5 and 9. They hold for independent errors with no trend: points where
-the machine changes its protocol (eager to rendezvous) break that, and ``residuals`` shows it.
+3rd edition, 1998, chapters 5 and 9. The intervals hold for independent errors with no trend. A
+change of protocol (from eager to rendezvous) among the points violates this, which shows in
+``residuals``.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Fit:
     def link(self) -> Link:
         """Return the fit as a :class:`~course_lib.teaching.cost.Link`.
 
-        A parameter that came out at or below zero cannot be told from zero by these points, and
-        counts as zero (a latency of 0 s, an infinite rate).
+        A parameter that came out at or below zero counts as zero (a latency of 0 s, an infinite
+        rate), because these points cannot tell it from zero.
         """
         known = dict(zip(self.names, self.values, strict=True))
         rate = {name: 1.0 / v if v > 0 else math.inf for name, v in known.items()}
@@ -93,7 +94,7 @@ def fit_link(size_bytes, seconds, confidence: float = 0.95) -> Fit:
         confidence: of the intervals, between 0 and 1.
 
     Raises:
-        ValueError: for points that cannot tell the two apart, or that make no sense.
+        ValueError: for points that cannot tell the two apart, or with invalid numbers.
     """
     sizes = np.asarray(size_bytes, dtype=float)
     return fit_linear({"alpha": np.ones_like(sizes), "beta": sizes}, seconds, confidence)

@@ -1,4 +1,4 @@
-"""An all-reduce is judged by its sum, then by its steps, its bytes and its partners.
+"""Judges an all-reduce by its sum, then by its steps, its bytes and its partners.
 
 The judges behind the checks of lesson 03. Each rehearses the learner's function on several
 numbers of ranks and raises :class:`WrongAnswer` with the name of the mistake that it recognises.
@@ -195,7 +195,7 @@ def _explain_chunk(rank: int, result: np.ndarray, chunks: list, length: int, p: 
 
 
 def _explain_passing_of_chunks(seen: Rehearsal, rank: int, chunks: list) -> None:
-    """Raise what the messages tell about a wrong chunk: what was in each, and whose."""
+    """Raise the mistake that the messages reveal: whose numbers, of which chunk, each held."""
     p = len(chunks)
     if p > 2 and seen.messages and all(_is_the_senders_own(m, chunks) for m in seen.messages):
         raise WrongAnswer("passes-its-own", p=p)
@@ -209,7 +209,7 @@ def _explain_passing_of_chunks(seen: Rehearsal, rank: int, chunks: list) -> None
 
 
 def _found_in(message: Message, chunks: list) -> tuple[int, list[int]] | None:
-    """Return which chunk it holds, and how often each rank's numbers are in it."""
+    """Return which chunk the message holds, and how often each rank's numbers are in it."""
     content, start = np.asarray(message.content), 0
     length = sum(map(len, chunks))
     for number, chunk in enumerate(chunks):
@@ -297,11 +297,11 @@ def _explain_gathered(rank: int, result: np.ndarray, chunks: list[np.ndarray], p
     raise WrongAnswer("chunk-missing", p=p, rank=rank, wrong=", ".join(map(str, wrong)))
 
 
-# ---- the published ring, mended ---------------------------------------------------------------
+# ---- the published ring, fixed ----------------------------------------------------------------
 
 
 def judge_mended_ring(mended_ring: Callable) -> float:
-    """Return how many times the bytes of a ring all-reduce it sends, on 4 ranks."""
+    """Return how many times as many bytes as a ring all-reduce it sends, on 4 ranks."""
     function = OnRanks(mended_ring)
     factor = _judge_mended(function, 4)
     for p in (3, 2, 5, 1):
@@ -339,7 +339,7 @@ def _judge_mended(function: OnRanks, p: int) -> float:
 
 
 def _explain_passing(seen: Rehearsal, rank: int, result: np.ndarray, p: int) -> None:
-    """Raise what the messages tell about a wrong sum: whose numbers each rank has sent."""
+    """Raise the mistake that the messages reveal: whose numbers each rank has sent."""
     sent = [[_counts_sent(message, p) for message in seen.sent(r)] for r in range(p)]
     if p < 3 or any(None in row for row in sent):
         return  # parts of arrays, say
@@ -366,9 +366,10 @@ def _counts_sent(message: Message, p: int) -> list[int] | None:
 
 
 def the_same_for_real(function: Callable, given: Callable, expected: Callable) -> None:
-    """Run it on all engines, with arrays too long for MPI to buffer.
+    """Run ``function`` on all engines, with arrays too long for MPI to buffer.
 
-    ``given(rank, p)`` and ``expected(rank, p)`` return what rank r passes in and has to get.
+    ``given(rank, p)`` returns the array that a rank passes in, ``expected(rank, p)`` the right
+    result.
     """
     from torch_mpi4py import world
 

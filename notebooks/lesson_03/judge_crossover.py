@@ -1,4 +1,4 @@
-"""A wrong formula gives a number by which one can tell which formula it was."""
+"""Judges the crossover, and tells from a wrong number which formula gave it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _right(p: int, alpha: float, beta: float, gamma: float) -> float:
 
 
 def _wrong_term(function: Callable, *case: float) -> str:
-    """Return the name of which of the three terms is wrong, as nothing else is known."""
+    """Return which of the three terms is wrong, for a formula that is none of the suspects."""
     p, alpha, beta, gamma = case
     few = p, alpha, beta, 0.0  # bytes, but no additions
     if gamma and p > 2:

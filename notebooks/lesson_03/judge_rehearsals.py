@@ -1,8 +1,8 @@
-"""Numbers that say whose they are tell what an all-reduce has done to them.
+"""Gives each rank numbers that can be recognised in a sum, and judges rehearsals by them.
 
-Rank r contributes 100**r times the place in the array, so the digits of a sum tell how often each
-rank's numbers are in it. The judges of :mod:`.judge_all_reduces` share what stands here; all of
-it works on rehearsals and needs no MPI.
+Rank r contributes 100**r times the place in the array, so the digits of a sum show how often each
+rank's numbers are in it. The judges of :mod:`.judge_all_reduces` share these functions, all of
+which work on rehearsals and need no MPI.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _places(length: int) -> np.ndarray:
 
 
 def counts_of(result: np.ndarray, length: int, p: int, start: int = 0) -> list[int] | None:
-    """Return how often each rank's numbers are in ``result``, None if that makes no sense.
+    """Return how often each rank's numbers are in ``result``, None if no such counts fit.
 
     ``result`` begins at place ``start`` of arrays of ``length`` numbers.
     """
@@ -67,7 +67,7 @@ def counts_of(result: np.ndarray, length: int, p: int, start: int = 0) -> list[i
 
 
 def explain_counts(rank: int, result: np.ndarray, length: int, p: int, start: int = 0) -> None:
-    """Raise what is wrong with ``rank``'s sum; its first number is that at place ``start``."""
+    """Raise the mistake in ``rank``'s sum, whose first number is that at place ``start``."""
     counts = counts_of(result, length, p, start)
     if counts is None:
         raise WrongAnswer("wrong-sum", p=p, rank=rank, given=result.tolist())
@@ -95,7 +95,7 @@ def _times(count: int) -> str:
 
 
 def play(function: OnRanks, arrays: list[np.ndarray]) -> Rehearsal:
-    """Rehearse ``function(comm, array)`` and raise what can be said without looking at results."""
+    """Rehearse ``function(comm, array)``; raise the mistakes that show without its results."""
     seen = rehearse(function, [(array,) for array in arrays])
     p = len(arrays)
     for rank, error in enumerate(seen.errors):
@@ -111,7 +111,7 @@ def play(function: OnRanks, arrays: list[np.ndarray]) -> Rehearsal:
 
 
 def _explain_error(rank: int, p: int, error: BaseException | None) -> None:
-    """Raise if it is an error that only a rehearsal makes."""
+    """Raise if it is an error that only a rehearsal raises."""
     text = str(error)
     if isinstance(error, CollectiveError):
         raise WrongAnswer("uses-a-collective", text=text)
@@ -134,7 +134,7 @@ def _why_stuck(seen: Rehearsal, p: int) -> WrongAnswer:
         for rank, own in seen.stuck.items()
         if own
     ]
-    ended = [f"rank {rank} has come to its end" for rank in range(p) if rank not in seen.stuck]
+    ended = [f"rank {rank} has finished" for rank in range(p) if rank not in seen.stuck]
     return WrongAnswer("it-hangs", p=p, where="; ".join(waiting + ended))
 
 
@@ -189,7 +189,7 @@ def need_no_mean(result, right: np.ndarray, p: int) -> None:
 
 
 def need_new_array(seen: Rehearsal, given: list[np.ndarray], before: list[np.ndarray]) -> None:
-    """Raise if a rank's own array is not what it was, or is what is returned."""
+    """Raise if a rank's own array was changed, or is itself the result."""
     for rank, (now, then) in enumerate(zip(given, before, strict=True)):
         if not np.array_equal(now, then):
             raise WrongAnswer("changes-its-input", rank=rank)
@@ -207,7 +207,7 @@ def need_fractions(function: OnRanks, given: list[np.ndarray], wanted: list[np.n
 
 
 def need_new_array_each_time(function: OnRanks, arrays: list[np.ndarray]) -> None:
-    """Raise if a second call returns an array that the first one had returned."""
+    """Raise if a second call returns the same array as the first."""
     first, second = (play(function, [array.copy() for array in arrays]).results for _ in range(2))
     for rank, pair in enumerate(zip(first, second, strict=True)):
         if np.may_share_memory(*pair):
@@ -215,7 +215,7 @@ def need_new_array_each_time(function: OnRanks, arrays: list[np.ndarray]) -> Non
 
 
 def need_neighbours(seen: Rehearsal, p: int) -> None:
-    """Raise unless every message goes to the neighbour on one and the same side."""
+    """Raise unless every message goes to the neighbour on the same side."""
     if p < 3:
         return
     ways = {(message.dest - message.source) % p for message in seen.messages if message.nbytes}

@@ -1,4 +1,4 @@
-"""Gives each rehearsed rank globals of its own, as ranks have them that are processes."""
+"""Gives each rehearsed rank globals of its own, as real ranks have, which are processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT = (np.ndarray, list, dict, set, bytearray)
 
 
 class OnRanks:
-    """A function as each rank has it: what it keeps in globals, a rank finds when asked again."""
+    """A function with a copy of its globals for each rank, which lasts from call to call."""
 
     def __init__(self, function: Callable) -> None:
         self._function = function
@@ -31,7 +31,7 @@ class OnRanks:
 
 
 def _with_own_globals(function: Any) -> Callable:
-    """Return the function with copies of the containers and functions that it finds outside."""
+    """Return the function with copies of the containers and functions that it finds in globals."""
     inner = inspect.unwrap(function)
     if not isinstance(inner, FunctionType):
         return function

@@ -1,10 +1,10 @@
-"""Rehearses messages between any number of ranks in one process, with certainty.
+"""Rehearses messages between any number of ranks in one process, the same way each time.
 
 :func:`rehearse` calls a function for ranks 0 to p - 1, each with a communicator of its own. They
 take turns (:class:`~course_lib.teaching.turns.Turns`): one rank runs at a time, until it has to
-wait; so the result is the same each time. A message leaves when both its send and its receive have
-begun, as MPI does it with large messages. So a deadlock is no matter of patience: when nobody can
-go on, all are told. This serves checks that need more ranks, or fewer, than there are engines.
+wait, so the result is the same each time. A message leaves when both its send and its receive have
+begun, as large messages do in MPI. So a deadlock needs no time-out: when no rank can go on, every
+call that waits raises an error. Checks use this for more ranks, or fewer, than there are engines.
 
 Time is counted in steps: a message takes one step, and a rank sends one message and receives one
 at the same time (the alpha-beta-gamma model with alpha = 1 and all else 0).
@@ -29,7 +29,7 @@ from .rehearsed_comm import CollectiveError, Message, RehearsedComm, Transfer, U
 __all__ = ["CollectiveError", "Rehearsal", "StuckError", "UnrehearsedError", "rehearse"]
 
 _LEFT_THERE = 113
-MOST_CALLS = 400  # of one rank: nothing that ends makes so many
+MOST_CALLS = 400  # of one rank: no function that returns makes so many
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Rehearsal:
     Attributes:
         results, errors: by rank; an error is None, what the function raised, or StuckError.
         messages: in the order in which they arrived.
-        stuck: by rank, the calls in which it waited when nobody could go on.
-        lost: sends that nobody received, though everyone came to an end.
+        stuck: by rank, the calls in which it waited when no rank could go on.
+        lost: sends that no rank received, although all ranks finished.
         steps: the length of the longest chain of messages one after another.
     """
 
@@ -64,13 +64,13 @@ class Rehearsal:
 
 
 def rehearse(function: Callable | OnRanks, inputs: list[tuple]) -> Rehearsal:
-    """Call ``function(comm, *inputs[r])`` for each rank r of ``len(inputs)`` and tell all.
+    """Call ``function(comm, *inputs[r])`` for each rank r of ``len(inputs)``; return what happened.
 
-    Each rank has globals of its own; with :class:`OnRanks` it keeps them for the next time.
+    Each rank has globals of its own; with :class:`OnRanks`, it keeps them for the next call.
 
     The communicators know ``Send``, ``Recv``, ``Isend``, ``Irecv``, ``Sendrecv``, ``Ssend`` and
     the same in lower case, ``Sendrecv_replace``, ``rank``, ``size`` and requests with ``wait``;
-    ``MPI.Request`` is the class of these requests meanwhile, so its ``waitall`` waits for them.
+    meanwhile, ``MPI.Request`` is the class of these requests, so its ``waitall`` waits for them.
     Collectives raise CollectiveError.
     """
     with _rehearsed_requests(), _memory_without_luck():
@@ -84,7 +84,7 @@ def _rehearsed_requests() -> contextlib.AbstractContextManager:
 
 
 def _memory_without_luck() -> contextlib.AbstractContextManager:
-    """Fill what ``np.empty`` gives: the right result of an earlier call may lie there."""
+    """Fill what ``np.empty`` returns: it may hold the right result of an earlier call."""
 
     def filled(make: Callable) -> Callable:
         @functools.wraps(make)
@@ -107,7 +107,7 @@ class _Stage:
         self.comms = [RehearsedComm(self, rank) for rank in range(self.size)]
         self.sends: list[Transfer] = []
         self.receives: list[Transfer] = []
-        self.unread: list[Transfer] = []  # receives for whose end nobody has waited
+        self.unread: list[Transfer] = []  # receives that no rank has waited for yet
         self.messages: list[Message] = []
         self.turns = Turns(
             [

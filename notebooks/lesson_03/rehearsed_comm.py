@@ -1,4 +1,4 @@
-"""Is the communicator of a rehearsed rank: it sends and receives as a real one does.
+"""The communicator of a rehearsed rank, which sends and receives as a real one does.
 
 See :mod:`.rehearsal`, which brings both ends of a message together.
 """
@@ -40,17 +40,17 @@ class UnrehearsedError(Staged):
 
 @dataclass
 class Message:
-    """One message that has arrived, or a call that waits; ``content`` is a copy of the numbers.
+    """One message that has arrived, or a call that still waits.
 
     Attributes:
-        source, dest: ranks; None: a receive from any source that nobody answered.
+        source, dest: ranks; source is None for a receive from any source, until a message arrives.
         nbytes: bytes sent.
-        call: the sender's call, of an unanswered receive the receiver's.
-        end: the step at whose end it had arrived.
-        content: the numbers that were sent.
+        call: the sender's call; for a receive that still waits, the receiver's.
+        end: the step by whose end the message had arrived.
+        content: a copy of the numbers that were sent.
         changed: whether the sender changed them while they were on their way.
         not_yet_there: whether the sender was still receiving into them.
-        waited: whether the sender, if it did not wait at once, waited later.
+        waited: whether the sender waited for its call, at once or later.
     """
 
     source: int | None
@@ -65,7 +65,7 @@ class Message:
 
 
 class Stage(Protocol):
-    """What brings sends and receives together, and lets others run meanwhile."""
+    """Matches sends with receives, and lets other ranks run meanwhile."""
 
     size: int
     comms: list[RehearsedComm]
@@ -94,7 +94,7 @@ class Transfer:
     failure: ValueError | None = None
 
     def wait(self, status=None):
-        """Wait for the end; a lower-case receive returns the object."""
+        """Wait until the transfer is done; a lower-case receive returns the object."""
         self.waited = self.message.waited = True
         if not self.done:
             self.stage.wait(self.rank, lambda: self.done)
@@ -121,20 +121,22 @@ class Transfer:
     Test = test
 
     def shares_memory_with(self, other: Transfer) -> bool:
-        """Tell whether both are of one rank, and use the same numbers."""
+        """Tell whether both belong to one rank and share memory."""
         if self.rank != other.rank or self.data is None or other.data is None:
             return False
         return np.may_share_memory(self.data, other.data)  # exact, as buffers have no gaps
 
     def take(self, send: Transfer) -> None:
-        """Put what was sent where the receiver wants it."""
+        """Copy what was sent into the receiver's buffer."""
         if (self.data is None) != (send.data is None):
-            raise ValueError("one side sends a buffer (Send), the other one an object (recv)")
+            raise ValueError(
+                "one side has a buffer (Send, Recv), the other one an object (send, recv)"
+            )
         if send.data is None:
             self.object = send.message.content
             return
         content, room = send.message.content, self.data
-        # What arrives is what stands there when it leaves, not when the call was made.
+        # What arrives is what the buffer holds when the message leaves, not when it was sent.
         send.message.changed |= not np.array_equal(send.data, content)
         if content.nbytes > room.nbytes:
             raise ValueError(

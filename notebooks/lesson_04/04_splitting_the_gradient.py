@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 04 Splitting the gradient
 #
-# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So each rank can compute the gradient of its own part of the batch, and the ranks can then add these up. This is not an approximation: the gradient is exactly the same.
+# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So each rank can compute the gradient of its own part of the batch, and the ranks can then add these gradients up. This is not an approximation but an identity: the sum is exactly the gradient of the whole batch.
 #
 # **You will be able to**
 # - draw a computational graph and work backwards through it by hand, as autograd does;
-# - write SGD, momentum and Adam as functions of the gradient, and say why that matters for ranks;
+# - write SGD, momentum and Adam as functions of the gradient, and explain why this matters when you train on several ranks;
 # - split a batch into shards of any size and combine their gradients with the right weights;
-# - say what breaks the identity (batch norm, dropout, uneven shards), measure the size of the error, and repair it.
+# - explain what breaks the identity (batch norm, dropout, uneven shards), measure the error, and remove it.
 #
 # **You need first** `all_reduce` (lesson 02), the chain rule from calculus, and some PyTorch: a model, a loss, `backward()`.
 #
@@ -32,7 +32,7 @@ from course_lib.teaching import check, compare, hint, progress, solution
 from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 
 # %% [markdown]
-# ## 1. Back through a graph, by hand
+# ## 1. Backwards through a graph, by hand
 #
 # Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model should output. The model outputs $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? The answer is the derivative $\partial L / \partial w$, and training computes it over and over again.
 #
@@ -61,7 +61,7 @@ compare(prediction, d_w)
 assert (loss, d_w) == (25.0, 20.0)
 
 # %% [markdown]
-# You can check a derivative without any calculus: change $w$ a little in both directions, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
+# You can check a derivative without any calculus: change $w$ a little in both directions, and divide the change in the loss by the change in $w$. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 there is no rounding error either.
 
 
 # %%
@@ -75,7 +75,7 @@ print(quotient)
 assert quotient == d_w
 
 # %% [markdown]
-# A program can work backwards through any formula. It needs numbers that remember how they were computed: from which inputs, and with which local derivatives. This record is the *computational graph*.
+# A program can work backwards through any formula, provided that each number remembers how it was computed: from which inputs, and with which local derivatives. The record of all this is the *computational graph*.
 
 
 # %%
@@ -141,7 +141,7 @@ backward(L)
 computational_graph(L, title="One sample")
 
 # %% [markdown]
-# Read the picture twice. From left to right, the white cells hold the values. From right to left, the black cells hold the derivative of $L$ with respect to each node. The number on an edge is the local derivative. Each black cell is the black cell to its right times the number on the edge between them.
+# Read the picture twice. From left to right, the white cells hold the values. From right to left, the black cells hold the derivative of $L$ with respect to each node. The number on an edge is the local derivative. The number in each black cell is the one in the black cell to its right, times the number on the edge between them.
 
 # %%
 weight = torch.tensor(3.0, requires_grad=True)
@@ -154,7 +154,7 @@ assert W.gradient == weight.grad.item() == d_w
 #
 # Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of the two together is the sum, $L = L_1 + L_2$.
 #
-# **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Give a number.
+# **Predict.** For the first sample, the derivative with respect to $w$ was 20. Work it out for the second sample. What is $\partial L / \partial w$ for both together? Give a number.
 
 # %%
 prediction = None
@@ -181,7 +181,7 @@ on_rank = {f"{letter}{index}": rank for rank, index in enumerate("₁₂") for l
 computational_graph(both, ranks=on_rank, title="Two samples, one weight")
 
 # %% [markdown]
-# Two edges leave $w$, one for each sample. Backward adds up what returns along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, which makes 16.
+# Two edges leave $w$, one for each sample. The backward pass adds up what returns along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, which makes 16.
 #
 # Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which each rank can have a copy, and in the last sum. Nothing in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1. Let each do its own forward and backward pass. Then add up the two numbers that arrive at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
 
@@ -250,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Do they compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where we round twice.
+# Do these three functions compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and each weight has fewer than ten of them in a step. The two versions do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where our functions round twice.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -290,13 +290,13 @@ for ours, theirs in pairs:
 #
 # $$\nabla_\theta \sum_{D} \ell = \nabla_\theta \Big( \sum_{D_0} \ell + \dots + \sum_{D_{R-1}} \ell \Big) = \underbrace{\nabla_\theta \sum_{D_0} \ell}_{g_0} + \dots + \underbrace{\nabla_\theta \sum_{D_{R-1}} \ell}_{g_{R-1}}.$$
 #
-# The second step uses the rule for the derivative of a sum, and that is the whole theory. Rank $r$ computes $g_r$ from its own shard, and an all-reduce adds up the $g_r$.
+# The second equals sign is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ computes $g_r$ from its own shard, and an all-reduce adds up the $g_r$.
 
 # %%
 split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
-# Does this hold down to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` is the largest difference between two vectors, relative to the largest entry.
+# Does this hold down to the last digits, for a real network and real data? We take the handwritten digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` returns the largest difference between the entries of two vectors, relative to the largest entry of the second.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -330,7 +330,7 @@ training = data.DataSet(training.images.double(), training.labels)
 # %% [markdown]
 # First we try it in this notebook alone. For $R$ from 1 to 8, we split the 1,437 samples in two ways: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
 #
-# **Predict.** By how much will the sum of eight gradients differ from the gradient of all samples at once, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Give a letter, such as `"A"`.
+# **Predict.** By how much will the sum of the shards' gradients differ from the gradient of all samples at once, relative to the largest entry of the latter: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Give a letter, such as `"A"`.
 
 # %%
 prediction = None
@@ -355,9 +355,9 @@ compare(prediction, "C" if largest < 1e-11 else "B" if largest < 1e-5 else "A")
 assert largest < 1e-12
 
 # %% [markdown]
-# They are equal except for float64 rounding, whatever the shard sizes. Why not exactly equal? Every sum is rounded, so the order of the additions affects the last digits (lesson 02).
+# The two are equal except for float64 rounding, whatever the shard sizes. Why not exactly equal? Every sum is rounded, so the order of the additions affects the last digits (lesson 02).
 #
-# There are also reasons for the bound of $10^{-12}$. Each of 1,437 additions has an error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are also sums inside the network. The bound of $10^{-12}$ leaves a factor of six for both.
+# The bound of $10^{-12}$ is not arbitrary either. Each of the 1,437 additions has a relative error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are sums inside the network, too. The bound leaves a factor of six for both effects.
 #
 # Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank uses only its own shard. One `all_reduce` adds up the gradients.
 
@@ -379,7 +379,7 @@ assert equal
 assert distance(own, everything) > 0.1, "no shard alone gives the gradient of everything"
 
 # %% [markdown]
-# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits: nothing compares the replicas during training, so a difference persists and may grow with every step. `assert_replicas_equal` compares the tensors of all ranks bit for bit, and raises an error on *every* rank if they differ.
+# All ranks also got the same bits, so they will all take the same step. This matters more than agreement to twelve digits: nothing compares the replicas during training, so a difference persists and may grow with every step. `assert_replicas_equal` compares the tensors of all ranks bit for bit, and raises an error on *every* rank if they differ.
 
 # %%
 # %%px
@@ -396,7 +396,7 @@ assert_replicas_equal({"gradient": total})
 #
 # **Each rank's mean must be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. Otherwise it is not.
 #
-# **Predict.** The shards have 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. By what factor does each sample of rank 0 then count too much? Give a number.
+# **Predict.** The shards have 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. By what factor is the weight of each sample on rank 0 then too large? Give a number.
 
 # %%
 prediction = None
@@ -439,13 +439,13 @@ assert 0.001 < errors["mean of means"] < 0.5
 # %% [markdown]
 # *Length* is the norm of the vector, as a multiple of the correct norm.
 #
-# - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you know it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
+# - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you allow for it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
 # - The **sum of means** is what you get from an `all_reduce` if you forget to divide. It is about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low learning rate, the network even learns faster for a while.
-# - The **mean of means** has the right length but is still wrong, by several per cent here. This is the worst of the four: the network trains, but towards a slightly different goal.
+# - The **mean of means** has nearly the right length but is still wrong, by several per cent here. This is the worst of the four: the network trains, but towards a slightly different goal.
 #
 # How much the length of the gradient matters depends on the optimizer.
 #
-# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as far do the weights move in the first ten steps with SGD, and how many times with Adam? Give a list of two numbers.
+# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as far do the weights move in the first ten steps with SGD, and how many times as far with Adam? Give a list of two numbers.
 
 # %%
 prediction = None
@@ -470,11 +470,11 @@ compare(prediction, ratios, within=0.01)
 assert ratios == [4.0, 1.0]
 
 # %% [markdown]
-# Adam divides by the usual size of the gradients, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when you change to SGD, clip gradients, or add weight decay to the loss.
+# Adam divides by the typical magnitude of the gradients, so a constant factor cancels. With Adam you do not notice that the division is missing. The mistake shows only when you change to SGD, clip gradients, or add weight decay to the loss.
 #
 # ### Exercise 2: the mean over uneven shards
 #
-# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is a float64 vector, the gradient of the *mean* loss over that rank's shard, and `samples` says how many samples the shard has. On every rank, return the gradient of the mean loss over all samples in the group. You may use **one** all-reduce, and no rank knows in advance how many samples the others have.
+# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is a float64 vector, the gradient of the *mean* loss over that rank's shard, and `samples` is the number of samples in the shard. On every rank, return the gradient of the mean loss over all samples in the group. You may use **one** all-reduce, and no rank knows in advance how many samples the others have.
 
 
 # %% tags=["exercise"] exercise="04.mean_gradient"
@@ -496,7 +496,7 @@ check("04.mean_gradient")
 #
 # ### Exercise 3: one rank, one piece after the other
 #
-# The identity does not depend on *where* the shards are processed. One process can take them in turn, which lets it train with batches that do not fit in its memory. This is *gradient accumulation*.
+# The identity does not depend on *where* the shards are processed. One process can take them one after another, which lets it train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
 # Write `accumulate_gradient(model, loss_function, images, labels, most)`. When it returns, the `grad` of each parameter must hold the gradient of the mean loss over the whole batch. Never give the model more than `most` samples at once. `loss_function(outputs, labels)` returns the mean over the samples that you pass. When your function is called, `parameter.grad` may still hold gradients from an earlier step.
 
@@ -550,7 +550,7 @@ check("04.clipped_mean")
 #
 # ### Batch norm
 #
-# Batch normalisation [5] replaces each activation $a$ with $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each rank normalises over its own shard, with a different mean and a different variance. So it computes a different function.
+# Batch normalisation [5] replaces each activation $a$ with $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each rank normalises over its own shard, with a different mean and a different variance. So the ranks compute a different function from that of one process.
 #
 # **Predict.** A batch has 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Give a letter.
 
@@ -586,9 +586,9 @@ print(f"relative error {batch_norm_error:.2f}")
 assert batch_norm_error > 0.05
 
 # %% [markdown]
-# This is not a rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances vary, and the larger the error.
+# This is not a rounding error: the result is the gradient of a different function. The smaller the shards, the more their means and variances vary, and the larger the error.
 #
-# To repair this, let the ranks agree on the mean and the variance *in the middle of the forward pass*. Both follow from three sums over the samples, which an all-reduce can compute: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. Let $t = a_0 + \dots + a_{R-1}$ be the all-reduced sum. Each rank's loss depends on $t$. By the rule "add up what returns along all edges", the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
+# To repair this, let the ranks agree on the mean and the variance *in the middle of the forward pass*. Both follow from three sums over the samples, which an all-reduce can compute: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so the backward pass has to go through it. Let $t = a_0 + \dots + a_{R-1}$ be the all-reduced sum. Each rank's loss depends on $t$. By the rule "add up what returns along all edges", the derivative of the total loss with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
 
 
 # %%
@@ -637,7 +637,7 @@ assert distance(part.grad, whole.grad[own_rows]) < 1e-12
 print(f"{len(part)} rows: forward and backward as with all 40 in one process")
 
 # %% [markdown]
-# PyTorch provides this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` does the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm in a model with it. (It combines means and squared *deviations* instead of plain squares, because our line for `variance` subtracts two large numbers, which loses digits in float32.)
+# PyTorch provides this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` does the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm in a model with it. (It combines means and squared *deviations* instead of plain squares. Our line for `variance` subtracts two large numbers, which loses digits in float32.)
 
 # %%
 # %%px
@@ -702,7 +702,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
     print(f"{name:21} relative error {cluster.view['dropout_errors'][0][name]:.1e}")
 
 # %% [markdown]
-# So dropout itself does not break the identity; different *masks* do. Training does not need the masks of one process, because independent masks are as good as any others. So use a different seed on each rank. When you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
+# So dropout itself does not break the identity; different *masks* do. Training does not need the masks of one process, because independent masks are as good as any others. So use a different seed on each rank. When you want to *prove* that R ranks equal one process, switch dropout off, or give every sample the mask that it has in one process.
 #
 # ### Uneven shards
 #
@@ -711,9 +711,9 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
 # | batch norm | accuracy differs from that of one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with that of one process, in float64: the error is far above rounding | use `SyncBatchNorm` or a norm over one sample; or accept the error, with large shards |
-# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, one mask per sample |
+# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks on each rank; for a proof, the masks of one process |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | print, on each rank, the number of items in its mean | all-reduce sums and counts, divide once |
-# | clipping before the sum | steps are too short when ranks disagree | compare the norms before and after the all-reduce | average, then clip |
+# | clipping before the sum | steps are too short when the ranks' gradients differ | compare the norms before and after the all-reduce | average, then clip |
 # | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with their gradients |
 #
 # ## Recap
@@ -726,10 +726,10 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | step | $\theta - \lambda g$, momentum, Adam: functions of weights, gradient, state | the same on every rank, so the same result |
 # | exactness | – | only rounding errors: below $10^{-12}$ in float64 |
 #
-# - Backward adds up what returns along all the edges. This is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
-# - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
+# - The backward pass adds up what returns along all the edges. This is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
+# - All that the optimizer sees of the data is the gradient. Ranks that start equal and agree on every gradient stay equal.
 # - Weight each rank's mean by its number of samples. A mean of means is right only for equal shards.
-# - An operation that looks across samples breaks the identity, unless the ranks communicate in the middle of it.
+# - An operation that looks at several samples breaks the identity, unless the ranks communicate in the middle of it.
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
 #
@@ -742,5 +742,5 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # 5. S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", *Proceedings of the 32nd International Conference on Machine Learning*, PMLR 37, 448–456, 2015.
 # 6. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 is about batch normalisation, section 3 about "subtleties and pitfalls of distributed SGD", among them the factor between a sum and a mean.
 # 7. N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever and R. Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", *Journal of Machine Learning Research* 15, 1929–1958, 2014.
-# 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008. On the origins and the cost of reverse mode.
+# 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008: the origins and the cost of reverse mode.
 # 9. A. G. Baydin, B. A. Pearlmutter, A. A. Radul and J. M. Siskind, "Automatic Differentiation in Machine Learning: a Survey", *Journal of Machine Learning Research* 18(153), 1–43, 2018.

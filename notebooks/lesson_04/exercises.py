@@ -1,6 +1,6 @@
-"""A gradient is a sum over samples, so every mistake is a wrong weight in a sum.
+"""The checks of lesson 04: most mistakes are a wrong weight in a sum over samples.
 
-The checks of lesson 04. Two run in the notebook, two on the ranks.
+Two checks run in the notebook, two on the ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_gradients(gradients: Callable) -> str:
     from .judge_gradients import judge_gradients
 
     judge_gradients(gradients)
-    return "All three are exact, on both sides of the ReLU."
+    return "All three are exact, for positive and for negative u."
 
 
 # ---- gradient accumulation --------------------------------------------------------------------
@@ -69,17 +69,17 @@ def check_accumulate_gradient(accumulate_gradient: Callable) -> str:
     pieces, enough = judge_accumulation(accumulate_gradient)
     told = "The gradient of the whole batch, with at most 4 samples in the model at a time."
     if pieces > enough:
-        told += f" (In {pieces} pieces; {enough} are enough, and each call has its cost.)"
+        told += f" (You used {pieces} pieces; {enough} are enough, and each call takes time.)"
     return told
 
 
 # ---- the mean over uneven shards --------------------------------------------------------------
 
 MEAN_GRADIENT_HINTS = [
-    "Multiply a mean over n samples by n to get back to the sum over them. You may add up sums "
-    "over the ranks. What must you divide the total by, and how does a rank find that out?",
-    "The number of samples is a sum over the ranks too. It can travel in the same all-reduce, as "
-    "one more element at the end of the gradient.",
+    "Multiply a mean over n samples by n to get back to their sum. Such sums can be added up over "
+    "the ranks. What must you divide the total by, and how does a rank find that out?",
+    "The total number of samples is a sum over the ranks too. Each rank's number can travel in "
+    "the same all-reduce, as one more element at the end of the gradient.",
     "```python\n"
     "count = gradient.new_tensor([samples])\n"
     "flat = torch.cat([gradient * samples, count])\n"
@@ -108,8 +108,9 @@ def check_mean_gradient(mean_gradient: Callable) -> str:
 # ---- clipping ---------------------------------------------------------------------------------
 
 CLIP_HINTS = [
-    "What would one process do with the whole batch? It has one gradient, takes its norm, and "
-    "shortens it if the norm is more than `largest`. A rank's own gradient has a different norm.",
+    "What would one process do with the whole batch? It has one gradient, computes its norm, and "
+    "shortens the gradient if the norm is above `largest`. A rank's own gradient has a different "
+    "norm.",
     "So average first, then clip: after the all-reduce, every rank holds the same gradient, and "
     "can work out its norm without asking the others.",
     "```python\n"
@@ -133,4 +134,4 @@ def check_clipped_mean(clipped_mean: Callable) -> str:
             judge_clipped_mean(observe_clipped_mean(clipped_mean, case, ranks), case, p)
 
     with_smaller_group(judge)
-    return "As one process would clip it, for one all-reduce."
+    return "Clipped as in one process, with a single all-reduce."

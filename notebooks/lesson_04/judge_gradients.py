@@ -1,7 +1,7 @@
-"""A wrong gradient is recognised by working out what each usual mistake gives.
+"""Recognises a wrong gradient by working out what each usual mistake gives.
 
-The judges of the exercises of lesson 04 that run in the notebook. Inputs are small whole
-numbers, or float64, so that right and wrong are far apart.
+The judges of those exercises of lesson 04 that run in the notebook. The inputs are small whole
+numbers, or float64, so that right and wrong results are far apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from course_lib.teaching.judges.failures import need_training_mode
 # ---- backward by hand -------------------------------------------------------------------------
 
 # (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either;
-# the last one has results of many digits, all of which a float holds.
+# the last one has results with many digits, which a float holds exactly.
 POINTS = (
     *((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2)),
     *((0.5, 0, 1, 3), (0.5, -1, 1, 2), (0.125, 0.375, 1.5, 2)),
@@ -116,7 +116,7 @@ def _autograd_watched() -> Iterator[list[str]]:
 # ---- gradient accumulation --------------------------------------------------------------------
 
 # How many samples, and how many at a time. With the second, `most` pieces are too large; with the
-# last two there is no rest, and no whole piece.
+# fourth there is no rest, and with the last there is no whole piece.
 CASES = ((10, 4), (14, 3), (9, 4), (8, 4), (3, 5))
 
 
@@ -125,7 +125,7 @@ class _Recording(nn.Module):
 
     Attributes:
         sizes: by call.
-        graphs: how many calls had not been gone back through yet, at the worst moment.
+        graphs: the largest number of calls that were waiting for `backward` at one time.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class _Recording(nn.Module):
 
 
 def judge_accumulation(accumulate: Callable) -> tuple[int, int]:
-    """Return in how many pieces it cuts the first case, and how many are enough."""
+    """Return into how many pieces it cuts the first case, and how many are enough."""
     first, *_ = [_judge_accumulation(accumulate, samples, most) for samples, most in CASES]
     return first, math.ceil(CASES[0][0] / CASES[0][1])
 

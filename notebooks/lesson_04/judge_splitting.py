@@ -1,6 +1,6 @@
-"""R gradients have one right mean, and a usual mistake gives one other vector.
+"""Judges means of gradients, in which each usual mistake gives another vector.
 
-The judges of the exercises of lesson 04 that run on the ranks.
+The judges of those exercises of lesson 04 that run on the ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LENGTH = 6
 
 
 def observe_with_input_kept(function, inputs_of, ranks: list[int] | None) -> Observation:
-    """Observe ``function(gradient, other, group)``; results come with "is the input unchanged".
+    """Observe ``function(gradient, other, group)``; each result says if the input is unchanged.
 
     ``inputs_of(rank, p)`` returns gradient and other of a rank in a group of p.
     """
@@ -39,7 +39,7 @@ def _need_one_all_reduce(seen: Observation, p: int) -> None:
 
 def _results(seen: Observation, p: int) -> list[torch.Tensor]:
     judge_collectives(seen)
-    all_waited(seen)  # or what is returned is what happened to have come by then
+    all_waited(seen)  # or the result is whatever happened to have arrived by then
     vectors = []
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
@@ -70,7 +70,7 @@ def _uneven_shards(p: int, first: float) -> tuple[list[torch.Tensor], list[int]]
 
 
 def observe_mean_gradient(mean_gradient, ranks: list[int] | None, first: float) -> Observation:
-    """``first``: of the first rank's gradient."""
+    """``first``: the factor of the first rank's gradient."""
 
     def inputs_of(rank: int, p: int) -> tuple[torch.Tensor, int]:
         gradients, samples = _uneven_shards(p, first)
@@ -188,7 +188,7 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
         "magnitudes-for-norm": mean * min(1.0, largest / mean.abs().sum().item()),
         "largest-for-norm": mean * min(1.0, largest / mean.abs().max().item()),
     }
-    # As above: a mistake may be made by means of `clip_grad_norm_` too.
+    # As above, because a mistake may involve `clip_grad_norm_` too.
     name_the_mistake(mistakes, lambda wanted: _all(vectors, wanted, rtol=1e-6), **told)
     given, wanted = vectors[0].tolist(), _shortened(mean, largest).tolist()
     raise WrongAnswer("wrong-value", given=given, wanted=wanted, **told)

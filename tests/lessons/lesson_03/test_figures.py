@@ -28,7 +28,7 @@ def test_in_the_end_every_chunk_holds_all_ranks(name, p):
 def test_the_ring_in_words():
     alt = figures.all_reduce_steps("ring").alt
     assert "Step 1: rank 0 adds chunk 3 of rank 3, rank 1 adds chunk 0 of rank 0" in alt
-    assert "Step 4: rank 0 takes over chunk 0 of rank 3" in alt
+    assert "Step 4: rank 0 copies chunk 0 of rank 3" in alt
 
 
 @pytest.mark.parametrize(("name", "p"), [("star", 4), ("ring", 1), ("ring", 5)])
