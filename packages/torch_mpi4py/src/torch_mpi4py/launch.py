@@ -219,7 +219,7 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
     Args:
         n: number of ranks, at least 1.
         argv: program and arguments, e.g. ``sys.executable, "script.py"``.
-        ulfm: ask Open MPI for fault tolerance, so that stuck ranks can be freed and the
+        ulfm: ask Open MPI for fault tolerance: ranks stuck inside MPI can be freed, and the
             death of one rank does not end the others. Open MPI 4 and other MPIs lack this
             switch.
 

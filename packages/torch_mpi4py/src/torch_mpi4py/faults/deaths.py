@@ -19,7 +19,7 @@ _CALLS_TO_NOTICE = 100  # about 0.1 ms; a death is noted 2 to 8 calls later
 
 
 def has_ulfm() -> bool:
-    """Return whether stuck ranks can be freed: Open MPI started with ``--with-ft ulfm``."""
+    """Return whether ranks stuck inside MPI can be freed: Open MPI with ``--with-ft ulfm``."""
     return _HAS_ULFM
 
 
