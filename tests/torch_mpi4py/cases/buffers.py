@@ -257,16 +257,17 @@ def case_results_made_in_inference_mode_are_plain_outside(rank, size):
 
 def case_no_call_keeps_its_tensors(rank, size):
     """Their memory is freed though the group makes no further call."""
-    for start, later in itertools.product(STARTS, (False, True)):
+    for start, later, late in itertools.product(STARTS, (False, True), (0.0, 0.3)):
         memory = numpy.ones(8, "f4")
         kept = weakref.ref(memory)
+        time.sleep(late * rank)  # a wait so long is watched
         work = start(torch.from_numpy(memory), dist.group.WORLD, later)
         if later:
             work.wait()
         del memory, work
         deadline = time.monotonic() + 10  # for a thread that has yet to leave the call
         while kept() is not None:
-            assert time.monotonic() < deadline, (start, later)
+            assert time.monotonic() < deadline, (start, later, late)
             time.sleep(1e-3)
 
 

@@ -409,18 +409,29 @@ def _watch() -> None:
         _try(heartbeat.note)
         before, now = now, time.perf_counter()
         _stand_still(now - before)
-        for operation in under_way():
-            if operation.reason is None and operation.is_late(now):
-                _expire(operation, "deadline")
-            elif operation.reason is not None and not operation.outside_mpi:
-                operation.polls_left -= 1
-                if operation.polls_left == -1:
-                    _try(operation.give_up)
+        _end_late_operations(now)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
-            for operation in under_way():
-                if operation.reason is None and operation.started < interrupted_at:
-                    _expire(operation, "interrupt")
+            _end_interrupted_operations(interrupted_at)
             interrupted_at = None
+
+
+# Functions of their own: a variable of the watcher's would keep the tensors of the last operation.
+
+
+def _end_late_operations(now: float) -> None:
+    for operation in under_way():
+        if operation.reason is None and operation.is_late(now):
+            _expire(operation, "deadline")
+        elif operation.reason is not None and not operation.outside_mpi:
+            operation.polls_left -= 1
+            if operation.polls_left == -1:
+                _try(operation.give_up)
+
+
+def _end_interrupted_operations(interrupted_at: float) -> None:
+    for operation in under_way():
+        if operation.reason is None and operation.started < interrupted_at:
+            _expire(operation, "interrupt")
 
 
 def _stand_still(seconds: float) -> None:
