@@ -124,7 +124,7 @@ figures.who_sends_to_whom(
 )
 
 # %% [markdown]
-# Write `neighbours(rank, world_size)`, which returns two numbers: the rank to the left and the rank to the right. It must work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run its cell, and then run the check below.
+# Write `neighbours(rank, world_size)`, which returns two numbers: the rank to the left and the rank to the right. The function must work for any number of ranks. Fill in its body (delete the line that raises `NotImplementedError`), run the cell, and then run the check below.
 
 
 # %% tags=["exercise"] exercise="00.neighbours"
@@ -164,7 +164,7 @@ print("nothing happened to me")
 compare(prediction, sum(cluster.view["survived"]))
 
 # %% [markdown]
-# Read the output from the top. It begins with the lines that the other ranks printed. Below them is the traceback of the rank that failed, with the failing line marked. The last line says what became of the other ranks. If several ranks fail, the output first shows the rank that failed on its own, and then one line for each rank that failed as a result.
+# Read the output from the top. It begins with the lines that the other ranks printed. Below them is the traceback of the rank that failed, with the failing line marked. The last line says what became of the other ranks. If several ranks fail, the first traceback is that of the rank that failed on its own, and each rank that failed as a result gets one line.
 #
 # An error ends the cell but not the rank: rank 2 is still running and has kept all its variables.
 
@@ -185,7 +185,7 @@ print(total)
 assert total == 0 + 10 + 20 + 30
 
 # %% [markdown]
-# In the next all-reduce, rank 3 does not take part. With plain MPI, the other ranks would now wait indefinitely, and so would you. Here each cell has a *limit*, which is 60 s unless you set a different one. In the next cell, `--limit 2` sets it to 2 s, so you do not have to wait long.
+# In the next all-reduce, rank 3 does not take part. With plain MPI, the other ranks would wait indefinitely, and so would you. Here each cell has a *limit*, which is 60 s unless you set a different one. In the next cell, `--limit 2` sets it to 2 s, so you do not have to wait long.
 #
 # **Predict.** How many ranks do not finish?
 
@@ -435,7 +435,7 @@ for what, run in {
 #
 # ### Exercise 2: my share
 #
-# Above, `batch[rank::world_size]` split a batch into shares. Write `my_share(samples, rank, world_size)`, which returns the list of this rank's samples. The samples are numbered from 0 to `samples - 1`. Each one must belong to exactly one rank, and the sizes of any two shares may differ by at most one. You may choose which samples go to which rank.
+# Above, `batch[rank::world_size]` split a batch into shares. Write `my_share(samples, rank, world_size)`, which returns the list of this rank's samples. The samples are numbered from 0 to `samples - 1`. Each sample must belong to exactly one rank, and the sizes of any two shares may differ by at most one. You may choose which samples go to which rank.
 
 
 # %% tags=["exercise"] exercise="00.my_share"
@@ -502,7 +502,7 @@ print(f"marked {len(labels)} of {len(test)} papers")
 # | run it in the notebook too | `%%px --local` | five processes run it |
 # | run it on some ranks | `%%px --targets 0` | only rank 0 runs it |
 # | read a variable of every rank | `cluster.view["x"]` | a list with every rank's `x` |
-# | find out what went wrong | read the output from the top | of all the errors, the one that caused the others is shown first |
+# | find out what went wrong | read the output from the top | the error that caused the others is shown above them |
 # | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; your variables are kept |
 # | see what the ranks are doing, at any time | `cluster.report()` | the same report |
 # | begin again | `cluster.restart()` | fresh ranks, with no variables |

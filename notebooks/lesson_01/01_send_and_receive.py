@@ -59,7 +59,7 @@ assert (rank, world_size) == (comm.rank, comm.size)
 compare(prediction, cluster.view["role"])
 
 # %% [markdown]
-# The cell reads like one program and runs as four. At each line, make it a habit to ask which ranks run it.
+# The cell reads like one program and runs as four. Make it a habit to ask, at each line, which ranks run it.
 #
 # SPMD is the usual style, and this course uses it, but it is not the only one. In PyTorch's *Monarch*, a single program, the controller, manages all processes and gives them work, much as this notebook sends its cells to the ranks.
 #
@@ -113,7 +113,7 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token in the form in which it was passed on. Take the number of ranks from `comm.size`, because the check also uses fewer ranks. Use the `comm` that is passed to your function, because the check counts its messages.
+# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token that it passed on. Take the number of ranks from `comm.size`, because the check also uses fewer ranks. Use the `comm` that is passed to your function, because the check counts its messages.
 
 
 # %% tags=["exercise"] exercise="01.ring_pass"
@@ -254,7 +254,7 @@ elif rank == 1:
 # %% [markdown]
 # You get a clear error. But a message that *fits* is not checked any further.
 #
-# **Predict.** Rank 0 sends `[1., 1.]` as float32. Rank 1 receives into two int32 numbers. What happens: (A) an error; (B) rank 1 holds `[1, 1]`; (C) rank 1 holds something else? Answer `"A"`, `"B"` or `"C"`.
+# **Predict.** Rank 0 sends `[1., 1.]` as float32. Rank 1 receives into two int32 numbers. What happens: (A) there is an error; (B) rank 1 holds `[1, 1]`; (C) rank 1 holds something else? Answer `"A"`, `"B"` or `"C"`.
 
 # %%
 prediction = None
@@ -277,7 +277,7 @@ compare(prediction, {"[1, 1]": "B"}.get(str(received), "C"))
 assert torch.equal(received.view(torch.float32), torch.ones(2)), "the same bits"
 
 # %% [markdown]
-# There was no error. Rank 1 holds 1065353216 twice: the bits of the float 1.0, read as an integer. A number of either type takes 4 bytes, so the message fitted. If it fits, a wrong dtype or a transposed shape causes no error: **the receiver needs a tensor of the right shape and dtype, and you have to make sure of that yourself.** If the shape can vary, send it first.
+# There was no error. Rank 1 holds 1065353216 twice: the bits of the float 1.0, read as an integer. A number of either type takes 4 bytes, so the message fitted. As long as the message fits, a wrong dtype or a transposed shape causes no error: **the receiver needs a tensor of the right shape and dtype, and you have to make sure of that yourself.** If the shape can vary, send it first.
 #
 # ## 5. Blocking and non-blocking
 #
@@ -310,7 +310,7 @@ compare(prediction, cluster.view["values"][1])
 assert cluster.view["values"][1] == [0.0, 7.0]
 
 # %% [markdown]
-# In mpi4py, the same calls are `comm.isend` and `comm.irecv`, or `comm.Isend` and `comm.Irecv`. They return a *request*, which has a `wait()` method.
+# In mpi4py, the corresponding calls are `comm.isend` and `comm.irecv`, or `comm.Isend` and `comm.Irecv`. They return a *request*, which has a `wait()` method.
 #
 # ## 6. Tags: which message is it?
 #
@@ -473,7 +473,7 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Read the report. Ranks 0 and 1 are both waiting in a `recv`, on the same line, each for the other. Ranks 2 and 3 had nothing to do and finished. Each would send as soon as it had received, but neither ever receives anything. A circle of ranks, each waiting for the next, is called a *deadlock*. Neither rank's calls are wrong in themselves, and a faster computer would not help. The order of the calls has to change.
+# Read the report. Ranks 0 and 1 are both waiting in a `recv`, on the same line, each for the other. Ranks 2 and 3 had nothing to do and finished. Ranks 0 and 1 would each send after receiving, but neither ever receives anything. A circle of ranks, each waiting for the next, is called a *deadlock*. Neither rank's calls are wrong in themselves, and a faster computer would not help. The order of the calls has to change.
 #
 # The ranks have been freed and brought back in step, and their variables have been kept, so you can fix the program at once.
 #
@@ -515,7 +515,7 @@ assert number == partner
 # %% [markdown]
 # ### Break it on purpose: a deadlock that waits for a larger model
 #
-# What if both *send* first? MPI may take a small message from the sender at once and deliver it later (the message is then *buffered*). A large message has to wait for its receiver. The standard says that MPI *may* buffer a message, not that it must.
+# What if both ranks *send* first? MPI may take a small message from the sender at once and deliver it later (the message is then *buffered*). A large message has to wait for its receiver. The standard says that MPI *may* buffer a message, not that it must.
 #
 # **Predict.** All ranks send first and receive afterwards, once with 8 numbers (64 bytes) and once with 131,072 (1 MiB). How does each of the two exchanges end? Give a list of two strings, each `"ok"` or `"stuck"`.
 
@@ -543,11 +543,11 @@ compare(prediction, cluster.view["outcome"][0])
 # %% [markdown]
 # - **Symptom.** A program that has run for months hangs after someone has enlarged the network. Or a program runs with one MPI library and hangs with another.
 # - **Diagnosis.** All ranks are waiting in a send. The program was always wrong, because it relied on buffering.
-# - **Fix.** Use any of the three fixes above. To find such places, replace `Send` with `Ssend` in a test run. `Ssend` is the *synchronous* send, which always waits for its receiver, so it deadlocks even with small messages.
+# - **Fix.** Use any of the three fixes above. To find sends that rely on buffering, replace `Send` with `Ssend` in a test run. `Ssend` is the *synchronous* send, which always waits for its receiver, so it deadlocks even with small messages.
 #
 # ### Exercise 3: shift round the ring
 #
-# Write `shift(comm, array)`. Every rank has a NumPy array; all these arrays have the same length. All ranks send their arrays to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array that it is given. Use the upper-case methods, because the data are arrays.
+# Write `shift(comm, array)`. All ranks have NumPy arrays of the same length, and all send them to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array that it is given. Use the upper-case methods, because the data are arrays.
 
 # %%
 figures.who_sends_to_whom([(0, 1, "A"), (1, 2, "B"), (2, 3, "C"), (3, 0, "D")], title="All at once")
@@ -708,7 +708,7 @@ check("01.write_in_order")
 # | which rank sent it? | `status.source` | `status.source` | the return value of `dist.recv` |
 # | how long is it? | no need to know | `Probe`, `status.Get_count` | send the length first |
 #
-# - Messages between two ranks with the same tag never overtake each other.
+# - Messages with the same tag from one rank to another never overtake each other.
 # - If all ranks receive first, they deadlock. If all ranks send first, they deadlock above some message size.
 # - A message takes α + βn seconds, so a few large messages cost less than many small ones.
 #

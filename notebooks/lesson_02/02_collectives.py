@@ -20,7 +20,7 @@
 # - call each of them in mpi4py and in `torch.distributed`;
 # - build broadcast and scatter from `send` and `recv`, and explain what a library does better;
 # - make sub-groups, and distinguish a rank's number in the world from its number in a group;
-# - recognise mismatched collectives, those that hang as well as those that, worse, do not.
+# - recognise mismatched collectives: those that hang and, worse, those that do not.
 #
 # **You need first** lesson 01: ranks, `send` and `recv`, deadlock.
 #
@@ -92,7 +92,7 @@ assert tensor.tolist() == [2, 2, 2]
 #
 # ### Exercise 1: build broadcast from send and recv
 #
-# Write `broadcast(comm, value, root)`. It returns the root's value on every rank. Use only `comm.send` and `comm.recv`. It must work for any root and any number of ranks, so use `root` and `comm.size`. Send no more messages than necessary: no rank needs the value twice.
+# Write `broadcast(comm, value, root)`, which returns the root's value on every rank. Use only `comm.send` and `comm.recv`. The function must work for any root and any number of ranks, so use `root` and `comm.size`. Send no more messages than necessary: no rank needs the value twice.
 
 
 # %% tags=["exercise"] exercise="02.broadcast"
@@ -515,11 +515,11 @@ if rank in (1, 2):
 # %% [markdown]
 # ## 7. When the ranks disagree
 #
-# Collectives work only if all ranks of the group call the *same* collectives in the *same* order, with matching arguments. Nothing forces them to. If their calls differ, three things can happen, and the first is the worst.
+# Collectives work only if all ranks of the group call the *same* collectives in the *same* order, with matching arguments. Nothing enforces this. If the ranks' calls differ, three things can happen, and the first is the worst.
 #
 # ### A wrong answer, and no error
 #
-# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks sum the loss first and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? It should be 10.
+# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks sum the loss first and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? (The correct sum is 10.)
 
 # %%
 prediction = None
@@ -553,7 +553,7 @@ if rank < 2:
 # %% [markdown]
 # Six numbers were added to six numbers, in the order in which they are stored in memory: a 2 × 3 matrix was added to a 3 × 2 matrix, without an error. What if the *number* of elements differs?
 #
-# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What does rank 1 do: (A) raise an error, (B) wait until its deadline, (C) end up with `[7, 7, 7, 7]`, (D) end up with `[7, 7, 7, 0]`? Answer `"A"`, `"B"`, `"C"` or `"D"`.
+# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What does rank 1 do: (A) raise an error, (B) wait until its deadline, (C) end up with `[7, 7, 7, 7]`, or (D) end up with `[7, 7, 7, 0]`? Answer `"A"`, `"B"`, `"C"` or `"D"`.
 
 # %%
 prediction = None
@@ -593,7 +593,7 @@ if rank < 2:
 #
 # ### An error
 #
-# This course's backend compares the ranks' calls *before* any data moves, and reports the difference on every rank:
+# This course's backend compares the ranks' calls *before* any data moves, and reports any difference on every rank:
 
 # %%
 # %%px
@@ -612,7 +612,7 @@ assert set(comm.allgather(str(found))) == {str(found)}, "every rank is told the 
 #
 # ### A hang
 #
-# **Break it on purpose.** The `if` below is one of the most common mistakes in distributed programs: only some ranks reach a collective. `--limit 2` ends the cell after 2 s.
+# **Break it on purpose.** The cell below makes one of the most common mistakes in distributed programs: its `if` lets only some ranks reach a collective. `--limit 2` ends the cell after 2 s.
 #
 # **Predict.** Rank 3 skips the all-reduce. How many of the four ranks get stuck?
 
@@ -690,7 +690,7 @@ assert 0.1 + (0.2 + 0.3) != (0.1 + 0.2) + 0.3
 assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this lesson uses them
 
 # %% [markdown]
-# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. With this algorithm, the traffic per worker hardly grows with the number of workers; it had been analysed years before for clusters of workstations [5]. Baidu's code was written on top of MPI. Horovod made the ring all-reduce available to any training script for a few extra lines, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
+# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. With this algorithm, the traffic per worker hardly grows with the number of workers; it had been analysed years before for clusters of workstations [5]. Baidu's code was written on top of MPI. Horovod made the ring all-reduce available to any training script with a few extra lines, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
 #
 # PyTorch's `torch.distributed` offers the same collectives on top of libraries modelled on MPI: gloo, and NCCL for NVIDIA GPUs [9]. It can also use MPI itself, but only if PyTorch was built from source with MPI support. The backend of this course needs no such build.
 #
@@ -713,7 +713,7 @@ assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this l
 # - Every rank of the group must call the same collectives, in the same order, with matching arguments.
 # - Remember two invariants: a gather undoes a scatter, and a reduce-scatter followed by an all-gather is an all-reduce.
 # - A rank in a sub-group has two numbers. In `torch.distributed`, `src` and `dst` are world ranks.
-# - A mismatch may hang, raise an error, or give a wrong answer without an error. Check an invariant.
+# - A mismatch may cause a hang, an error, or a wrong answer without an error. Check an invariant.
 #
 # **Next:** lesson 03 builds all-reduce from `send` and `recv` in five ways, and predicts when each one is fastest.
 #
