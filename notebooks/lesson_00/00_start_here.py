@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 00 Start here
 #
-# **The one idea.** One notebook drives several processes, called *ranks*, that all run the same cell at the same time, each with its own memory. Everything in this course, from a single message to training a network on many machines, comes down to ranks that compute separately and communicate with each other.
+# **The one idea.** One notebook drives several processes, called *ranks*. They all run the same cell at the same time, and each has its own memory. Everything in this course, from a single message to training a network on many machines, comes down to ranks that compute separately and communicate with each other.
 #
 # **You will be able to**
 # - start ranks from a notebook, run a cell on all of them, and tell them apart;
 # - read the output when a rank raises an error, and when a rank hangs;
-# - get the ranks back in step afterwards, and keep your variables;
-# - watch four ranks train one network together, and say what that gains and what it does not.
+# - bring the ranks back in step afterwards without losing your variables;
+# - train one network on four ranks, and say what you gain by it and what you do not.
 #
 # **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need no knowledge of parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
 #
@@ -28,7 +28,7 @@
 # %% [markdown]
 # ## 1. Start four ranks
 #
-# Click into the next cell and press *Shift + Enter*. It starts four processes, which takes a few seconds.
+# Click in the next cell and press *Shift + Enter*. The cell starts four processes, which takes a few seconds.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -47,15 +47,15 @@ from rank_by_rank.lesson_00.figures import labelled_images
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# Each line describes one process. Your operating system identifies it by its *process id* (pid).
+# Each line describes one process, which your operating system identifies by its *process id* (pid).
 #
-# - **rank**: its number. Four ranks are numbered 0, 1, 2 and 3.
-# - **device**: where its tensors live, either on the CPU (`cpu`) or on a GPU.
-# - **threads**: how many threads it uses for computing. Here each rank has one, because the ranks on a machine share its cores.
-# - **MPI library**: the library that carries messages between ranks. MPI (*Message Passing Interface*) has been a standard since 1994. It is supported by every supercomputer, and by your laptop too.
-# - **host**: the machine it runs on. On a laptop, all ranks have the same host. The lessons also run unchanged on several hosts.
+# - **rank**: the number of the process. Four ranks are numbered 0, 1, 2 and 3.
+# - **device**: the place where its tensors are stored, which is either the CPU (`cpu`) or a GPU.
+# - **threads**: the number of threads that it computes with. Here each rank has one, because the ranks on one machine share its cores.
+# - **MPI library**: the library that carries messages between ranks. MPI (*Message Passing Interface*) has been a standard since 1994. It runs on every supercomputer, and on your laptop too.
+# - **host**: the machine that it runs on. On a laptop, all ranks run on the same host. The lessons also run unchanged on several hosts.
 #
-# The number of ranks is the *world size*. How many cores are available to the ranks on the machine that runs this notebook?
+# The number of ranks is the *world size*. The next cell shows how many cores the ranks can use on the machine that runs this notebook.
 
 # %% tags=["nbval-ignore-output"]
 import os
@@ -66,21 +66,21 @@ print(f"{cores} cores on this machine")
 # %% [markdown]
 # ## 2. One cell, four ranks
 #
-# A cell that begins with `%%px` runs on all ranks. Any other cell runs in this notebook, as usual. A few names are defined on the ranks from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
+# A cell that begins with `%%px` runs on all ranks. Any other cell runs in the notebook's own process, as usual. A few names are defined on the ranks from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
 
 # %%
 # %%px
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# The same line ran four times. The ranks may have run it in any order: the output is *shown* in rank order so that you can read it. The value of a cell's last line is shown too:
+# The same line ran four times. The ranks may have run it in any order; the output is *shown* in rank order to make it easier to read. The value of a cell's last line is shown too:
 
 # %%
 # %%px
 rank**2
 
 # %% [markdown]
-# **Predict.** First this notebook sets `treasure = "of the notebook"`, and then each rank sets its own `treasure`. What is the value of the notebook's `treasure` afterwards? Replace `None` with your answer, as a string. Writing down a prediction before you run a cell is worth the effort, and every lesson will ask you to.
+# **Predict.** First this notebook sets `treasure = "of the notebook"`, and then each rank sets its own `treasure`. What is the value of the notebook's `treasure` afterwards? Replace `None` with your answer, as a string. Writing down a prediction before you run a cell is worth the effort, and every lesson asks you to do so.
 
 # %%
 treasure = "of the notebook"
@@ -95,7 +95,7 @@ print(treasure)
 compare(prediction, treasure)
 
 # %% [markdown]
-# There are five processes and five variables called `treasure`. No process can look into the memory of another, not even on the same machine. Processes can only send each other messages.
+# There are five processes and five variables called `treasure`. No process can read the memory of another, not even on the same machine. Processes can only send each other messages.
 #
 # `cluster.view` is the notebook's own connection to the ranks. Use it to fetch a variable from all of them, or to set one on all of them:
 
@@ -112,7 +112,7 @@ print(message)
 assert message == "the notebook says hello"
 
 # %% [markdown]
-# A line that begins with `assert` does nothing if its claim is true, and stops the notebook if it is not. This is how the course keeps itself honest: every claim is checked on every rank.
+# A line that begins with `assert` does nothing if its claim is true, and stops the notebook if it is false. The course uses such lines to check its own claims, on every rank.
 #
 # ### Exercise 1: who are my neighbours?
 #
@@ -124,7 +124,7 @@ figures.who_sends_to_whom(
 )
 
 # %% [markdown]
-# Write `neighbours(rank, world_size)`, which returns two numbers: the rank to the left and the rank to the right. It must work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run its cell, and then run the check below.
+# Write `neighbours(rank, world_size)`, which returns two numbers: the rank to the left and the rank to the right. The function must work for any number of ranks. Fill in its body (delete the line that raises `NotImplementedError`), run the cell, and then run the check below.
 
 
 # %% tags=["exercise"] exercise="00.neighbours"
@@ -139,7 +139,7 @@ def neighbours(rank, world_size):
 check("00.neighbours")
 
 # %% [markdown]
-# If you are stuck, run `hint("00.neighbours")` in a new cell. There are three hints, each giving more away than the one before. `solution("00.neighbours")` shows a worked solution. You can also skip an exercise: a later cell that needs your function will then use the worked solution. `progress()` shows how many exercises of each lesson you have solved, tried and skipped.
+# If you are stuck, run `hint("00.neighbours")` in a new cell. There are three hints, and each gives more away than the one before. `solution("00.neighbours")` shows a worked solution. You can also skip an exercise: a later cell that needs your function will then use the worked solution. `progress()` shows how many exercises you have solved, tried and skipped in each lesson.
 
 # %% tags=["nbval-ignore-output"]
 progress()
@@ -164,9 +164,9 @@ print("nothing happened to me")
 compare(prediction, sum(cluster.view["survived"]))
 
 # %% [markdown]
-# Read the output from the top. First comes the output of the other ranks. Then comes the rank that failed, with its own traceback and the failing line marked. The last line is about all the others. If several ranks fail, the rank that failed on its own is shown first. Each rank that failed only because of it gets one line.
+# Read the output from the top. It begins with the lines that the other ranks printed. Below them is the traceback of the rank that failed, with the failing line marked. The last line says what became of the other ranks. If several ranks fail, the first traceback is that of the rank that failed on its own, and each rank that failed as a result gets one line.
 #
-# An error ends the cell but not the rank: rank 2 is still there and has kept all its variables.
+# An error ends the cell but not the rank: rank 2 is still running and has kept all its variables.
 
 # %%
 # %%px
@@ -185,7 +185,7 @@ print(total)
 assert total == 0 + 10 + 20 + 30
 
 # %% [markdown]
-# In the next cell, rank 3 does not take part. With plain MPI the others would now wait indefinitely, and so would you. Here each cell has a *limit*: 60 s, unless you set a different one. `--limit 2` makes it 2 s, so you do not have to wait long.
+# In the next all-reduce, rank 3 does not take part. With plain MPI, the other ranks would wait indefinitely, and so would you. Here each cell has a *limit*, which is 60 s unless you set a different one. In the next cell, `--limit 2` sets it to 2 s, so you do not have to wait long.
 #
 # **Predict.** How many ranks do not finish?
 
@@ -203,13 +203,13 @@ finished = True
 compare(prediction, cluster.view["finished"].count(False))
 
 # %% [markdown]
-# This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. If it was waiting, the row also says in which call, on which line of which cell, and for how long. The sentence below the table explains what that means.
+# This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. If it was waiting, the row also says in which call, on which line of which cell, and for how long. The sentence below the table explains what probably went wrong.
 #
 # - **Symptom.** Nothing happens until the cell's limit has passed.
 # - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it did not make the call in which the others are waiting.
 # - **Fix.** All ranks must make the call. Here, move it out of the `if`.
 #
-# When ranks are pulled out of a call, it is uncertain which messages have arrived. So the connections between the ranks were renewed, as the line above the report says. Your variables are still there, and you can simply carry on:
+# When ranks are pulled out of a call, some messages may have arrived and others not. The connections between the ranks were therefore renewed, as the line above the report says. Your variables are still there, and you can simply carry on:
 
 # %%
 # %%px
@@ -222,7 +222,7 @@ assert (total, treasure) == (world_size, 10 * rank)
 #
 # ## 5. A first taste: four ranks train one network
 #
-# Here are 1,797 digits, written by 13 people in the 1990s and scaled down to 8 × 8 pixels. Of these, 1,437 are for training, and 360 are set aside for testing. They come with the course, so nothing is downloaded.
+# The data set contains 1,797 digits, written by 13 people in the 1990s and scaled down to images of 8 × 8 pixels. Of these, 1,437 are for training and 360 for testing. The data set comes with the course, so nothing has to be downloaded.
 
 # %%
 # %%px --local
@@ -236,7 +236,7 @@ assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
 labelled_images(training.images[:10], training.labels[:10])
 
 # %% [markdown]
-# The network has two convolutional layers and one linear layer. With `--local`, the cell also runs in the notebook. This fifth process will train alone, for comparison. The random number generator has a fixed *seed*, so every process gets the same initial weights.
+# The network has two convolutional layers and one linear layer. With `--local`, the next cell runs in the notebook as well as on the ranks. The notebook is the fifth process; it will train alone, for comparison. The random number generator has a fixed *seed*, so every process gets the same initial weights.
 
 # %%
 # %%px --local
@@ -254,7 +254,7 @@ def make_network():
 
 
 # %% [markdown]
-# **One process first.** Each step takes 128 images (a *batch*), works out how the network's error (the *loss*) changes with each weight (the *gradient*), and changes all weights a little so that the loss falls. Training goes through all images eight times: eight *epochs*. This takes about ten seconds on a small machine.
+# **One process first.** Each step takes 128 images (a *batch*), works out how the network's error (the *loss*) changes with each weight (the *gradient*), and changes every weight slightly to reduce the loss. Training goes through all images eight times: eight *epochs*. This takes about ten seconds on a small machine.
 
 # %%
 torch.set_num_threads(1)  # like each of the ranks
@@ -275,7 +275,7 @@ one_test_accuracy = one.accuracy[-1]
 figures.collective("all_reduce")
 
 # %% [markdown]
-# This picture shows step 3: each row is a rank, and each block is its gradient. Afterwards every rank holds the sum of all four. In code this takes one call, `dist.all_reduce`. The lines around it join all gradients of the network into one long tensor and split it up again. The call needs a *process group*, which says which ranks take part. `init_process_group` creates the default group, which contains all ranks.
+# This picture shows step 3: each row is a rank, and the block on its left is the rank's gradient. Afterwards, every rank holds the sum of all four. In code, this takes one call, `dist.all_reduce`. In the next cell, the lines before this call join all the network's gradients into one long tensor, and the lines after it split that tensor up again. The call needs a *process group*, which says which ranks take part. `init_process_group` creates the default group, which contains all ranks.
 
 # %%
 # %%px
@@ -297,7 +297,7 @@ def add_up_gradients(network):
 
 
 # %% [markdown]
-# The next cell trains for one epoch. Two lines, marked `# <-`, distinguish it from training alone. (The `all_reduce` at the end only adds up the loss that you will see printed.) The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
+# The next cell defines one epoch of training. Two lines, marked `# <-`, distinguish it from training in one process. (The `all_reduce` at the end only adds up the losses, so that they can be printed.) Each rank sums the losses of its share and divides the sum by the size of the *whole* batch, so the four ranks' losses add up to the mean over the batch.
 
 # %%
 # %%px
@@ -319,7 +319,7 @@ def train_one_epoch(network, optimizer, epoch):
 
 
 # %% [markdown]
-# **Predict.** The four ranks do the same work as the one process: 1,437 images, eight times. What fraction of its time will they take on your machine? (0.25 would mean four times as fast. Remember how many cores you have.)
+# **Predict.** The four ranks do the same work as the one process: 1,437 images, eight times. What fraction of that process's time will they take on your machine? (0.25 would mean four times as fast. Remember how many cores you have.)
 
 # %%
 prediction = None
@@ -358,9 +358,9 @@ four = cluster.view["four"][0]
 compare(prediction, fastest_epoch(four) / fastest_epoch(one), within=0.2)
 
 # %% [markdown]
-# ### Is it true?
+# ### Did it work?
 #
-# A falling loss curve proves little. Each rank checks three stronger claims: all four copies of the network are the same *to the last bit*; they differ from the initial network; and the loss fell.
+# On its own, a falling loss curve proves little. So each rank checks three claims: all four copies of the network are the same *to the last bit*; they differ from the initial network; and the loss fell to less than a tenth of its value in the first epoch.
 
 # %%
 # %%px
@@ -373,9 +373,9 @@ assert four.loss[-1] < 0.1 * four.loss[0], "the loss did not fall"
 print("same weights as rank 0:", torch.equal(weights, weights_of_rank_0))
 
 # %% [markdown]
-# The notebook checks that the four ranks learned what one process learned. Both add up the same numbers, but in a different order. Each sum is rounded to about 7 digits, so the two losses drift apart a little over the 96 steps. We allow a difference of 0.01.
+# The notebook then checks that the four ranks learned what the one process learned. Both runs add up the same numbers, but in different orders. Each sum is rounded to about 7 digits, so the losses of the two runs drift slightly apart over the 96 steps. We allow a difference of 0.01.
 #
-# The lower bound on the accuracy comes from two simpler methods. Guessing gets 0.10 of these 360 images right, and a linear classifier gets between 0.95 and 0.98 right (*measured* while the lesson was written). With convolutions, less than 0.95 would mean that something is wrong.
+# The lower bound on the accuracy comes from two simpler methods. On these 360 images, guessing has an accuracy of 0.10, and a linear classifier reaches 0.95 to 0.98 (*measured* while the lesson was written). If a network with convolutions reached less than 0.95, something would be wrong.
 
 # %%
 largest = max(abs(a - b) for a, b in zip(one.loss, four.loss, strict=True))
@@ -390,13 +390,13 @@ print(f"Test accuracy: {four.accuracy[-1]:.3f} (four ranks), {one_test_accuracy:
 # %% [markdown]
 # ### What was gained, and what was not?
 #
-# Plotted against epochs, the two curves lie on top of each other: the ranks did not learn *better*. It is the same computation, split four ways.
+# Plotted against epochs, the two curves lie on top of each other: the ranks did not learn *better*. They did the same computation, split four ways.
 
 # %% tags=["nbval-ignore-output"]
 figures.curves({"one process": one, "four ranks": four}, title="Over the epochs")
 
 # %% [markdown]
-# Plotted against time, they may differ:
+# Plotted against time, the curves may differ:
 
 # %% tags=["nbval-ignore-output"]
 figures.curves(
@@ -407,7 +407,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# A fair comparison needs one more run. Your one process used a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does training take that way?
+# A fair comparison needs one more run. The one process used a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does training take that way?
 
 # %% tags=["nbval-ignore-output"]
 torch.set_num_threads(cores)
@@ -429,13 +429,13 @@ for what, run in {
 #
 # - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to sending messages and to taking turns on two cores. The busier your machine is, the more they lose.
 # - Here, threads in one process do as well or better. So on one small machine you would not need ranks at all.
-# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. Nearly the same code runs on eight machines with one rank per GPU, and that is what this course is about.
+# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and communicate only by messages, so nearly the same code runs on eight machines with one rank per GPU. That is what this course is about.
 #
-# Lesson 06 shows when using more ranks pays, by how much, and how to tell in advance. The lessons up to 08 explain everything in this first taste: 02 and 03 cover `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
+# Lesson 06 shows when more ranks pay off, by how much, and how to tell in advance. The lessons up to 08 explain everything in this first taste: 02 and 03 cover `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
 #
 # ### Exercise 2: my share
 #
-# Above, `batch[rank::world_size]` split a batch into shares. Write `my_share(samples, rank, world_size)`, which returns a list of this rank's sample numbers, out of 0 to `samples - 1`. Each sample must belong to exactly one rank, and the sizes of any two shares may differ by at most one. You may choose which samples go to which rank.
+# Above, `batch[rank::world_size]` split a batch into shares. Write `my_share(samples, rank, world_size)`, which returns the list of this rank's samples. The samples are numbered from 0 to `samples - 1`. Each sample must belong to exactly one rank, and the sizes of any two shares may differ by at most one. You may choose which samples go to which rank.
 
 
 # %% tags=["exercise"] exercise="00.my_share"
@@ -456,7 +456,7 @@ check("00.my_share")
 #
 # Rank 0 marked all the test papers alone; that is, it tested the network on all 360 images while the others waited. It would be better if each rank marked its own share and the ranks then combined their results. But the shares may differ in size.
 #
-# Write `global_accuracy(comm, right, total)`, where `right` is the number of correct answers that this rank found out of `total`. On every rank, the function returns the accuracy over *all* ranks' papers, as a number from 0 to 1. `comm.allreduce(x)` gives every rank the sum of `x` over all ranks.
+# Write `global_accuracy(comm, right, total)`, where `right` is the number of correct answers among the `total` papers that this rank marked. On every rank, the function returns the accuracy over *all* ranks' papers, as a number from 0 to 1. `comm.allreduce(x)` gives every rank the sum of `x` over all ranks.
 
 
 # %% tags=["exercise"] exercise="00.global_accuracy"
@@ -501,16 +501,16 @@ print(f"marked {len(labels)} of {len(test)} papers")
 # | run a cell on all ranks | `%%px` on its first line | each rank runs it with its own variables |
 # | run it in the notebook too | `%%px --local` | five processes run it |
 # | run it on some ranks | `%%px --targets 0` | only rank 0 runs it |
-# | look into the ranks | `cluster.view["x"]` | a list with every rank's `x` |
-# | find out what went wrong | read the output from the top | you see the rank that failed on its own first |
+# | read a variable of every rank | `cluster.view["x"]` | a list with every rank's `x` |
+# | find out what went wrong | read the output from the top | the error that caused the others is shown above them |
 # | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; your variables are kept |
-# | look at the ranks at any time | `cluster.report()` | the same report |
-# | begin again | `cluster.restart()` | fresh ranks |
+# | see what the ranks are doing, at any time | `cluster.report()` | the same report |
+# | begin again | `cluster.restart()` | fresh ranks, with no variables |
 # | see what you have done | `progress()` | exercises solved, tried and skipped, in all lessons |
 #
-# The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you will find them as you left them.
+# The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, the ranks will be as you left them.
 #
-# **Break it on purpose.** Give each rank different initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares each rank's copy with rank 0's. It fails. *Fix:* give all ranks the same initial weights; adding the same sums then keeps them equal. Without that cell you would not have noticed, which is why it is there.
+# **Break it on purpose.** Give each rank different initial weights: in the cell that trains the four ranks, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run the cell again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares each rank's copy with rank 0's. It fails. *Fix:* give all ranks the same initial weights; the same updates then keep them equal. Without this comparison, you would not have noticed the mistake.
 #
 # **Next:** lesson 01, Send and receive. How does one rank get a number to another?
 #

@@ -1,6 +1,7 @@
-"""The first three exercises ask the two questions of every distributed program.
+"""The checks of lesson 00.
 
-Who am I among the others, and what have the others got? The checks of lesson 00.
+Its exercises ask the two questions of every distributed program: which rank am I, and what do
+the other ranks have?
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def check_neighbours(neighbours: Callable) -> str:
 def _called(function: Callable, arguments: tuple, asked: str) -> Any:
     """Return what the function returns, in Python's own lists and numbers.
 
-    What it raises is told together with what it was asked for: the learner did not call it.
+    An exception is reported with what was asked, because the learner did not make the call.
     """
     try:
         return plain(function(*arguments))
@@ -85,8 +86,8 @@ def _judge_neighbours(given, wanted: tuple[int, int], asked: str, world_size: in
 # ---- my share ---------------------------------------------------------------------------------
 
 MY_SHARE_HINTS = [
-    "Try it with 10 samples and 4 ranks, on paper: two ranks get 3 samples, two get 2. Deal them "
-    "out like cards: who gets sample 0, who gets sample 1, and who gets sample 4?",
+    "Try it on paper, with 10 samples and 4 ranks: two ranks get 3 samples each, and two get 2. "
+    "Deal the samples out like cards: which rank gets sample 0, which sample 1, which sample 4?",
     "If you deal them out like cards, rank 0 gets samples 0, 4, 8, and rank 1 gets 1, 5, 9. A "
     "rank gets every `world_size`-th sample, beginning with sample number `rank`.",
     "`range(start, stop, step)` counts in steps. `list(range(rank, ..., ...))` is all you need.",
@@ -100,7 +101,9 @@ def check_my_share(my_share: Callable) -> str:
     with as_mistake("size-is-fixed"):
         _judge_shares(my_share, 7, 3)
         _judge_shares(my_share, 5, 1)
-    return "Every sample has exactly one rank, and no rank has two more than another."
+    return (
+        "Every sample belongs to exactly one rank, and any two shares differ by at most one sample."
+    )
 
 
 def _judge_shares(my_share: Callable, samples: int, world_size: int) -> None:
@@ -117,7 +120,7 @@ def _judge_shares(my_share: Callable, samples: int, world_size: int) -> None:
     for rank, share in enumerate(shares):
         if not _is_list_of_numbers(share):
             raise WrongAnswer("not-a-list", asked=asked, rank=rank, share=repr(share))
-    # In another order: ranks are asked by nobody in turn.
+    # Ask again in the opposite order: real ranks make their calls in no fixed order.
     if list(map(sorted, ask(reversed(range(world_size))))) != list(map(sorted, shares)):
         raise WrongAnswer("another-share-each-time", asked=asked)
     sizes = [len(share) for share in shares]
@@ -167,8 +170,8 @@ def _some(numbers: list[int]) -> str:
 # ---- one accuracy from all --------------------------------------------------------------------
 
 GLOBAL_ACCURACY_HINTS = [
-    "Two ranks: one has 1 right out of 1, the other 0 right out of 9. The accuracy over all is "
-    "1/10. The mean of the two accuracies would be 1/2. What do you have to add up?",
+    "Take two ranks: one has 1 right out of 1, the other 0 right out of 9. The accuracy over all "
+    "papers is 1/10, but the mean of the two accuracies is 1/2. What do you have to add up?",
     "Add up the right answers of all ranks, and add up the totals of all ranks. Divide after "
     "that, not before.",
     "`comm.allreduce(right)` is the number of right answers on all ranks. You need one more "
@@ -180,14 +183,14 @@ GLOBAL_ACCURACY_HINTS = [
     "00.global_accuracy", function="global_accuracy", where="engines", hints=GLOBAL_ACCURACY_HINTS
 )
 def check_global_accuracy(global_accuracy: Callable) -> str:
-    # Imported here: the notebook's kernel imports this module too, and is no rank.
+    # Imported here, because the notebook's kernel imports this module too, and is not a rank.
     from torch_mpi4py import world
 
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
     def judge(comm: GuardedComm) -> None:
-        # No two sums or means of these are equal, for any number of ranks from 2 on.
+        # No two sums or means of these are equal, for any number of ranks above 1.
         papers = [(3 * rank + 1, 10 * rank * rank + 7) for rank in range(comm.size)]
         _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
         with second_call():
@@ -200,7 +203,7 @@ def check_global_accuracy(global_accuracy: Callable) -> str:
             _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
 
     with_fewer_ranks(world(), judge)
-    return "Right on every rank, though the shares differ in size."
+    return "Right on every rank, even though the shares differ in size."
 
 
 def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
@@ -257,8 +260,8 @@ def _judge_hang(seen: Observation) -> None:
 
 
 def _all_close(given: list, wanted: list[float]) -> bool:
-    # Who sums in float32, as tensors do unless told otherwise, is off by 1e-7 or so; no mistake
-    # above comes within 1e-2 of the accuracy.
+    # Sums in float32, the default dtype of tensors, are off by about 1e-7; no mistake above
+    # comes within 1e-2 of the accuracy.
     return all(
         isinstance(g, (int, float)) and math.isclose(g, w, rel_tol=1e-6)
         for g, w in zip(given, wanted, strict=True)

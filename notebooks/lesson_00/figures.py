@@ -1,4 +1,4 @@
-"""The figure of lesson 00: the data, to look at before training on them."""
+"""The figure of lesson 00: the images that the network is trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course_lib.teaching.figures.figure import Figure
 
 __all__ = ["labelled_images"]
 
-_INCHES = 1.15  # of a row with its labels
+_INCHES = 1.15  # height of a row with its labels
 
 
 def labelled_images(pictures: np.ndarray, labels: Sequence[int]) -> Figure:
@@ -23,7 +23,7 @@ def labelled_images(pictures: np.ndarray, labels: Sequence[int]) -> Figure:
         labels: N labels.
 
     Raises:
-        ValueError: if there is not one label to each image.
+        ValueError: if the numbers of images and labels differ.
     """
     pictures = np.asarray(pictures)
     labels = [str(int(label)) for label in labels]

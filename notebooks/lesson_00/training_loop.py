@@ -1,6 +1,6 @@
-"""A training loop for one process, which the lesson compares its distributed runs with.
+"""A training loop for one process, with which the lesson compares its distributed runs.
 
-The history of a run is plain lists, which figures and later cells read.
+The history of a run consists of plain lists, which figures and later cells read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["History", "accuracy", "batches", "train"]
 
 @dataclass
 class History:
-    """Measurements of one run, one entry per epoch (or per step, as the caller records).
+    """Measurements of one run, one entry per epoch (or per step, if the caller records steps).
 
     Attributes:
         label: name of the run in figures.
         loss: mean training loss.
         accuracy: test accuracy from 0 to 1.
-        seconds: training time so far, in seconds, evaluation left out.
+        seconds: training time so far, in seconds, without evaluation.
         samples: samples trained on so far.
         phases: seconds spent in each named phase, see :meth:`phase`.
     """
@@ -45,7 +45,7 @@ class History:
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def record(self, *, loss: float, accuracy: float, seconds: float, samples: int) -> None:
-        """Add one entry: loss and accuracy as they are, seconds and samples since the last."""
+        """Add one entry; ``seconds`` and ``samples`` count from the previous entry."""
         self.loss.append(loss)
         self.accuracy.append(accuracy)
         self.seconds.append((self.seconds[-1] if self.seconds else 0.0) + seconds)
@@ -80,22 +80,22 @@ def train(
 ) -> History:
     """Train with cross-entropy in this process alone, on the device of the model.
 
-    A person who watches sees a bar that grows with the epochs, and the loss.
+    In an interactive session, a progress bar shows the epochs and the loss.
 
     Args:
-        model: gives logits (N, classes).
+        model: returns logits (N, classes).
         optimizer: over the model's parameters.
         training: data to train on.
         test: data to measure accuracy on after each epoch.
         epochs: passes over the training data.
-        batch_size: samples a step.
+        batch_size: samples per step.
         seed: for the order of the samples; epoch e uses seed + e.
         label: name of the run in figures.
         scheduler: its ``step`` is called after every optimizer step.
 
     Returns:
-        One entry an epoch; ``phases`` has the seconds spent in "data" (choosing and moving the
-        batch), "forward" (with the loss), "backward" and "update".
+        A history with one entry per epoch; its ``phases`` has the seconds spent in "data"
+        (choosing and moving the batch), "forward" (with the loss), "backward" and "update".
     """
     history = History(label=label)
     device = device_of(model)
@@ -129,7 +129,7 @@ def train(
 
 
 def _is_watched() -> bool:
-    """Whether a person looks on, and nobody compares the output with an earlier one."""
+    """Whether a person is watching, rather than a test that compares outputs."""
     return os.environ.get("IPP_NONINTERACTIVE", "0") in ("", "0")
 
 
@@ -138,4 +138,4 @@ def _timed(history: History, phase: str, device: torch.device) -> Iterator[None]
     with history.phase(phase):
         yield
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # a GPU works on while Python has gone ahead
+            torch.cuda.synchronize(device)  # otherwise the GPU may still be working

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 01 Send and receive
 #
-# **The one idea.** Ranks share nothing, so a number gets from one to another only if one of them *sends* it and the other *receives* it. Every other form of communication, even the training of the largest networks, is built from these two.
+# **The one idea.** Ranks share nothing, so a number gets from one to another only if one of them *sends* it and the other *receives* it. All other communication, even in the training of the largest networks, is built from these two operations.
 #
 # **You will be able to**
 # - write one program in which each rank plays its part;
@@ -36,10 +36,10 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. One program, many ranks
 #
-# All ranks run the same program. They do different things because of an `if` that tests the rank. This style is called *SPMD*: single program, multiple data.
+# All ranks run the same program, and an `if` that tests the rank makes them do different things. This style is called *SPMD*: single program, multiple data.
 #
-# - `rank` is this process's number, from 0 to `world_size - 1`. mpi4py also calls it `comm.rank`.
-# - `world_size` is the number of ranks. In mpi4py it is also `comm.size`.
+# - `rank` is this process's number, from 0 to `world_size - 1`. In mpi4py, it is `comm.rank`.
+# - `world_size` is the number of ranks. In mpi4py, it is `comm.size`.
 # - `comm` is a *communicator*: a group of ranks that can send each other messages.
 #
 # **Predict.** What is `role` on ranks 0 to 3 after the next cell? Give a list of four strings.
@@ -59,9 +59,9 @@ assert (rank, world_size) == (comm.rank, comm.size)
 compare(prediction, cluster.view["role"])
 
 # %% [markdown]
-# The cell reads like one program and runs as four. It is a good habit to ask, at each line, which ranks run it.
+# The cell reads like one program and runs as four. Make it a habit to ask, at each line, which ranks run it.
 #
-# SPMD is the usual style, and this course uses it, but it is not the only one. In PyTorch's *Monarch*, a single program, the controller, manages all processes and gives them work, much as this notebook does with its cells.
+# SPMD is the usual style, and this course uses it, but it is not the only one. In PyTorch's *Monarch*, a single program, the controller, manages all processes and gives them work, much as this notebook sends its cells to the ranks.
 #
 # ## 2. The first message
 #
@@ -93,13 +93,13 @@ compare(prediction, received_rate)
 assert received_rate == 0.1
 
 # %% [markdown]
-# Rank 1 has 0.1, because the message is a copy, taken at the moment of sending. `send` turns the object into bytes (Python calls this *pickling*), the bytes travel, and `recv` makes a new object from them. So you can send almost anything: numbers, lists, dictionaries, whole networks.
+# Rank 1 has 0.1, because the message is a copy of the settings as they were when rank 0 sent them. `send` turns the object into bytes (Python calls this *pickling*), the bytes travel, and `recv` makes a new object from them. So you can send almost anything: numbers, lists, dictionaries, whole networks.
 #
-# `comm.recv` *waits* until the message has arrived. So a rank never has to check whether its data is ready: once `recv` returns, it is.
+# `comm.recv` *waits* until the message has arrived. So a rank never has to check whether its data has arrived: once `recv` returns, it has.
 #
 # ### Exercise 1: pass a token round the ring
 #
-# A token is a list. It starts on rank 0 and goes round the ring once: from 0 to 1, from 1 to 2, and so on, and from the last rank back to rank 0. Each rank appends its own number to the token and passes it to its right neighbour.
+# A token is a list. It starts on rank 0 and goes round the ring once: from 0 to 1, from 1 to 2, and so on, and from the last rank back to rank 0. Each rank appends its own number and passes the token to its right neighbour.
 
 # %%
 figures.point_to_point(
@@ -113,7 +113,7 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token as it passed it on. Take the number of ranks from `comm.size`, because the check tries fewer ranks too. Use the `comm` that is passed to your function, because the check counts its messages.
+# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token that it passed on. Take the number of ranks from `comm.size`, because the check also uses fewer ranks. Use the `comm` that is passed to your function, because the check counts its messages.
 
 
 # %% tags=["exercise"] exercise="01.ring_pass"
@@ -139,7 +139,7 @@ check("01.ring_pass")
 #
 # ## 3. Objects or buffers
 #
-# Pickling is convenient, but it comes at a cost: the object is copied into bytes, and from these the receiver builds a new object. For arrays, mpi4py has a second set of methods, whose names begin with a capital letter: `Send` and `Recv`. These use the array's memory as it is, and put the message directly into memory *provided by the receiver*.
+# Pickling is convenient, but it has a cost: the sender copies the object into bytes, and the receiver builds a new object from these bytes. For arrays, mpi4py has a second set of methods, whose names begin with a capital letter: `Send` and `Recv`. `Send` reads the array's memory directly, and `Recv` writes the message directly into memory *provided by the receiver*.
 
 # %%
 # %%px
@@ -152,7 +152,7 @@ print(numbers)
 assert rank > 1 or numbers.tolist() == [0, 1, 2, 3]
 
 # %% [markdown]
-# How much does it matter? A single message is too short to time, so let two ranks play *ping-pong*: rank 0 sends, rank 1 sends back, and half of the round trip is the time of one message. We keep the fastest of many rounds, because other work on your machine can only make a round slower.
+# How much does this matter? A single message is too short to time, so let two ranks play *ping-pong*: rank 0 sends, rank 1 sends back, and half the time of the round trip is the time of one message. We keep the fastest of many rounds, because other work on your machine can only make a round slower.
 
 # %%
 # %%px
@@ -197,11 +197,11 @@ for size, (pickled, buffered) in cluster.view["seconds"][0].items():
 compare(prediction, pickled / buffered, within=0.3)
 
 # %% [markdown]
-# The times are *measured here*, in microseconds (us). Small messages pay for the pickling itself. Large ones pay for extra copies, each into new memory that the operating system first has to provide. A rule of thumb: **lower case for objects, upper case for arrays**. In a training loop, always use upper case, or tensors, which come next.
+# The times are *measured here*, in microseconds (us). With small messages, `send` is slower because pickling itself takes time. With large ones, it is slower because of extra copies, each into new memory that the operating system first has to provide. A rule of thumb: **lower case for objects, upper case for arrays**. In a training loop, always use the upper-case methods, or tensors, which come next.
 #
 # ## 4. Tensors: `torch.distributed`
 #
-# PyTorch has its own interface, `torch.distributed`, imported here as `dist`. A *backend* does the work underneath; in this course it uses MPI. The ranks first form a *process group*.
+# PyTorch has its own interface, `torch.distributed`, imported here as `dist`. A *backend* does the work underneath; in this course, the backend uses MPI. The ranks first form a *process group*.
 
 # %%
 # %%px
@@ -237,9 +237,9 @@ compare(prediction, messages)
 assert messages == [[1, 1], [1, 1], [0, 0], [0, 0]]
 
 # %% [markdown]
-# `dist.send` and `dist.recv` work like `Send` and `Recv`: the receiver provides the memory. Only the bytes travel. The message does *not* carry its shape or dtype, so both sides have to know them beforehand.
+# `dist.send` and `dist.recv` work like `Send` and `Recv`: the receiver provides the memory. Only the bytes travel: the message does *not* carry the shape or dtype of the tensor, so both ranks have to know them beforehand.
 #
-# What if they disagree? Rank 0 sends two float32 numbers, and rank 1 provides room for one.
+# What if the ranks disagree? Rank 0 sends two float32 numbers, and rank 1 provides room for only one.
 
 # %%
 # %%px
@@ -254,7 +254,7 @@ elif rank == 1:
 # %% [markdown]
 # You get a clear error. But a message that *fits* is not checked any further.
 #
-# **Predict.** Rank 0 sends `[1., 1.]` as float32. Rank 1 receives into two int32 numbers. What happens: (A) an error; (B) rank 1 holds `[1, 1]`; (C) rank 1 holds something else? Write `"A"`, `"B"` or `"C"`.
+# **Predict.** Rank 0 sends `[1., 1.]` as float32. Rank 1 receives into two int32 numbers. What happens: (A) there is an error; (B) rank 1 holds `[1, 1]`; (C) rank 1 holds something else? Answer `"A"`, `"B"` or `"C"`.
 
 # %%
 prediction = None
@@ -277,13 +277,13 @@ compare(prediction, {"[1, 1]": "B"}.get(str(received), "C"))
 assert torch.equal(received.view(torch.float32), torch.ones(2)), "the same bits"
 
 # %% [markdown]
-# There is no error. Rank 1 holds 1065353216 twice: the bits of the float 1.0, read as an integer. Both types take 4 bytes, so nothing was missing. A wrong dtype or a transposed shape causes no error: **the receiver needs a tensor of the right shape and dtype, and you have to make sure of that yourself.** If the shape can vary, send it first.
+# There was no error. Rank 1 holds 1065353216 twice: the bits of the float 1.0, read as an integer. A number of either type takes 4 bytes, so the message fitted. As long as the message fits, a wrong dtype or a transposed shape causes no error: **the receiver needs a tensor of the right shape and dtype, and you have to make sure of that yourself.** If the shape can vary, send it first.
 #
 # ## 5. Blocking and non-blocking
 #
-# `send` and `recv` are *blocking*: they return when you may use the memory again. `isend` and `irecv` only *start* the transfer and return a handle at once. You carry on with other work, and call `wait()` on the handle when you need the result. In between, the memory belongs to the transfer: do not read a tensor that is being received, and do not change one that is being sent.
+# `send` and `recv` are *blocking*: they return only when you may use the memory again. `isend` and `irecv` only *start* the transfer and return a handle at once. You carry on with other work, and call `wait()` on the handle when you need the result. In between, the memory belongs to the transfer: do not read a tensor that is being received, and do not change one that is being sent.
 #
-# In the next cell, rank 1 starts to receive before it tells rank 0 to go ahead, so the message cannot be there at first.
+# In the next cell, rank 1 starts to receive before it tells rank 0 to go ahead, so the message cannot have arrived at first.
 #
 # **Predict.** What does rank 1's tensor hold before `wait()`, and what does it hold afterwards? Give a list of two numbers.
 
@@ -310,11 +310,11 @@ compare(prediction, cluster.view["values"][1])
 assert cluster.view["values"][1] == [0.0, 7.0]
 
 # %% [markdown]
-# In mpi4py, the same calls are `comm.isend` and `comm.irecv`, or `comm.Isend` and `comm.Irecv`. They return a *request*, which has a `wait()`.
+# In mpi4py, the corresponding calls are `comm.isend` and `comm.irecv`, or `comm.Isend` and `comm.Irecv`. They return a *request*, which has a `wait()` method.
 #
 # ## 6. Tags: which message is it?
 #
-# Two messages between the same two ranks arrive in the order in which they were sent: they never overtake each other. To choose between messages, give them *tags*, which are whole numbers of your choice. A receive with a tag accepts the first message with that tag.
+# Two messages from one rank to another arrive in the order in which they were sent: they never overtake each other. To let the receiver choose between messages, give them *tags*, which are whole numbers of your choice. A receive with a tag accepts the first message with that tag.
 #
 # **Predict.** Rank 0 sends a weight with tag 1 and then a gradient with tag 2. Rank 1 receives tag 2 first. What does it get? Answer with a string.
 
@@ -337,7 +337,7 @@ compare(prediction, cluster.view["first"][1])
 assert (cluster.view["first"][1], cluster.view["second"][1]) == ("gradient", "weight")
 
 # %% [markdown]
-# Without a tag, `recv` accepts a message with any tag, so here it would have accepted the weight. `torch.distributed` has tags as well: `dist.send(tensor, dst=1, tag=2)`. NCCL, the backend for NVIDIA GPUs, does not support them: it distinguishes messages between two ranks only by their order.
+# Without a tag, `recv` accepts a message with any tag, so here it would have received the weight first. `torch.distributed` has tags as well: `dist.send(tensor, dst=1, tag=2)`. NCCL, the backend for NVIDIA GPUs, does not support them: it distinguishes messages between two ranks only by their order.
 #
 # ## 7. Any source: first come, first served
 #
@@ -356,9 +356,9 @@ else:
     comm.send(f"hello, I am {rank}", dest=0)
 
 # %% [markdown]
-# Run this cell a few times. The order may change, because it depends on which ranks are faster. Use `ANY_SOURCE` only where the order does not matter.
+# Run this cell a few times. The order may change, because it depends on which ranks send first. Use `ANY_SOURCE` only where the order does not matter.
 #
-# In `torch.distributed`, you leave out the source, and `recv` returns the sender's rank. (NCCL does not support this: there, a receive must name its source.)
+# In `torch.distributed`, leave out the source, and `recv` returns the sender's rank. (NCCL does not support this: with NCCL, a receive must name its source.)
 
 # %%
 # %%px
@@ -374,7 +374,7 @@ else:
 # %% [markdown]
 # ### Probe: look before you receive
 #
-# What if you do not know how *long* the message will be? `Probe` waits until a message has arrived, but does not receive it. The status gives its source and length, so you can provide memory of the right size. Name the source in the receive that follows, because by then a message from another rank may have arrived too.
+# What if you do not know how *long* the message will be? `Probe` waits until a message has arrived, but does not receive it. The status gives the message's source and length, so you can provide memory of the right size. In the receive that follows, name the source, because by then a message from another rank may have arrived too.
 
 # %%
 # %%px
@@ -416,7 +416,7 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Write `handshake(comm, payload)`. The server serves the workers in the order in which they say hello. It returns a dictionary that maps each worker's rank to its payload; workers return `None`. Lesson 09 builds a parameter server on this handshake.
+# Write `handshake(comm, payload)`. The server serves the workers in the order in which they say hello. On the server, the function returns a dictionary that maps each worker's rank to its payload; on the workers, it returns `None`. Lesson 09 builds a parameter server on this handshake.
 
 
 # %% tags=["exercise"] exercise="01.handshake"
@@ -447,7 +447,7 @@ check("01.handshake")
 #
 # ## 8. Deadlock
 #
-# Ranks 0 and 1 want to swap a number. Both receive first and send afterwards.
+# Ranks 0 and 1 want to swap their numbers. Both receive first and send afterwards.
 #
 # **Predict.** Which ranks do not finish the next cell? Give a list of ranks. (`--limit 2` ends the cell after 2 s.)
 
@@ -473,11 +473,11 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Read the report. Ranks 0 and 1 are both waiting in a `recv`, on the same line, each for the other. Ranks 2 and 3 had nothing to do and finished. Rank 0 would send once it had received, and so would rank 1, but neither ever gets there. A circle of ranks, each waiting for the next, is called a *deadlock*. Neither rank's program is wrong on its own, and a faster computer would not help. The order of the calls has to change.
+# Read the report. Ranks 0 and 1 are both waiting in a `recv`, on the same line, each for the other. Ranks 2 and 3 had nothing to do and finished. Ranks 0 and 1 would each send after receiving, but neither ever receives anything. A circle of ranks, each waiting for the next, is called a *deadlock*. Neither rank's calls are wrong in themselves, and a faster computer would not help. The order of the calls has to change.
 #
-# The ranks have been freed and brought back in step, with all their variables, so you can fix the program at once.
+# The ranks have been freed and brought back in step, and their variables have been kept, so you can fix the program at once.
 #
-# **Fix 1: take turns.** One of the two sends first, and the other receives first. With more ranks in a row, the even ones send first.
+# **Fix 1: take turns.** One of the two sends first, and the other receives first. With more ranks, the even ones send first.
 
 # %%
 # %%px
@@ -504,7 +504,7 @@ print(number.item())
 assert number.item() == partner
 
 # %% [markdown]
-# **Fix 3: leave it to the library.** `sendrecv` sends and receives in one call, and two such calls cannot deadlock. For arrays, use `comm.Sendrecv(array, dest=partner, recvbuf=buffer, source=partner)`, with a buffer to receive into.
+# **Fix 3: leave it to the library.** `sendrecv` sends and receives in one call, and two ranks that swap data with it cannot deadlock. For arrays, use `comm.Sendrecv(array, dest=partner, recvbuf=buffer, source=partner)`, with a buffer to receive into.
 
 # %%
 # %%px
@@ -515,9 +515,9 @@ assert number == partner
 # %% [markdown]
 # ### Break it on purpose: a deadlock that waits for a larger model
 #
-# What if both *send* first? MPI may take a small message from the sender at once and deliver it later (it is then *buffered*). A large message has to wait for its receiver. The standard says *may*.
+# What if both ranks *send* first? MPI may take a small message from the sender at once and deliver it later (the message is then *buffered*). A large message has to wait for its receiver. The standard says that MPI *may* buffer a message, not that it must.
 #
-# **Predict.** All ranks send first and receive afterwards: 8 numbers (64 bytes), then 131,072 numbers (1 MiB). Give a list of two strings, each `"ok"` or `"stuck"`.
+# **Predict.** All ranks send first and receive afterwards, once with 8 numbers (64 bytes) and once with 131,072 (1 MiB). How does each of the two exchanges end? Give a list of two strings, each `"ok"` or `"stuck"`.
 
 # %%
 prediction = None
@@ -541,13 +541,13 @@ print(outcome)
 compare(prediction, cluster.view["outcome"][0])
 
 # %% [markdown]
-# - **Symptom.** A program that has run for months hangs after someone made the network larger. Or it runs with one MPI library and not with another.
-# - **Diagnosis.** All ranks are in a send. The program was always wrong, because it relied on buffering.
-# - **Fix.** Use any of the three fixes above. To find such places, replace `Send` with `Ssend` in a test run. This is the *synchronous* send, which always waits for its receiver, so it deadlocks even with small messages.
+# - **Symptom.** A program that has run for months hangs after someone has enlarged the network. Or a program runs with one MPI library and hangs with another.
+# - **Diagnosis.** All ranks are waiting in a send. The program was always wrong, because it relied on buffering.
+# - **Fix.** Use any of the three fixes above. To find sends that rely on buffering, replace `Send` with `Ssend` in a test run. `Ssend` is the *synchronous* send, which always waits for its receiver, so it deadlocks even with small messages.
 #
 # ### Exercise 3: shift round the ring
 #
-# Write `shift(comm, array)`. Every rank has a NumPy array, of the same length on all ranks. All ranks send their arrays to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data it received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array it was given. Use the methods with a capital letter, because the data are arrays.
+# Write `shift(comm, array)`. All ranks have NumPy arrays of the same length, and all send them to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array that it is given. Use the upper-case methods, because the data are arrays.
 
 # %%
 figures.who_sends_to_whom([(0, 1, "A"), (1, 2, "B"), (2, 3, "C"), (3, 0, "D")], title="All at once")
@@ -575,14 +575,14 @@ check("01.shift")
 #
 # ## 9. What does a message cost?
 #
-# The whole course uses one simple model. A message of `n` bytes takes
+# The whole course uses one simple model of the time that a message of `n` bytes takes:
 #
 # $$t(n) = \alpha + \beta n$$
 #
-# - **α** is the *latency*, in seconds: the time taken by even an empty message;
+# - **α** is the *latency*, in seconds: the time that even an empty message takes;
 # - **β** is the time per byte, in seconds; its inverse **1/β** is the *bandwidth*, in bytes per second.
 #
-# Let us find both for your machine, with ping-pong again, from 1 byte to 4 MiB.
+# Let us measure both on your machine, again by ping-pong, with messages from 1 byte to 4 MiB.
 #
 # **Predict.** What is the latency between two ranks on your machine, in microseconds? (For comparison, a function call in Python takes about 0.05 us, and a hard disk access about 10,000 us.)
 
@@ -601,11 +601,11 @@ if rank < 2:
         times.append(seconds_per_message(send, receive, rounds=100))
 
 # %% [markdown]
-# Which straight line fits the points best? The times span a factor of 50 or more. If we minimised the errors in *seconds*, only the largest messages would count, and α could come out as almost anything. So we minimise the *relative* errors: we choose α and β to make the sum of
+# Which straight line fits the points best? The times span a factor of 50 or more. If we minimised the errors in *seconds*, only the largest messages would count, and α could come out as almost anything. So we minimise the *relative* errors: we choose α and β to minimise the sum, over all measured sizes $n_i$ and their times $t_i$, of
 #
 # $$\left(\frac{\alpha + \beta n_i - t_i}{t_i}\right)^2$$
 #
-# over all measured sizes $n_i$ with times $t_i$ as small as possible. Each term inside the square is linear in α and β, so this is an ordinary least-squares problem: find the α and β for which $\alpha / t_i + \beta\, n_i / t_i$ is as close to 1 as possible.
+# The expression inside the square is linear in α and β, so this is an ordinary least-squares problem: find the α and β for which $\alpha / t_i + \beta\, n_i / t_i$ is as close to 1 as possible.
 
 # %%
 import numpy as np
@@ -634,13 +634,13 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# On the left, where the curve is flat, you pay for the message; on the right, you pay for the bytes. The two costs are equal at n = α/β bytes. Well below that size, sending twice as much costs almost nothing extra, so it pays to combine small messages. You will meet this idea again as the *buckets* of lesson 08.
+# On the left, where the curve is flat, you pay for the message itself; on the right, you pay for its bytes. The two costs are equal at n = α/β bytes. Well below that size, sending twice as much costs almost nothing extra, so it pays to combine small messages. You will meet this idea again as the *buckets* of lesson 08.
 #
-# The points do not lie exactly on the line. MPI changes its method at certain sizes (it buffers small messages, as you have seen), and large messages do not fit into the CPU cache. Even so, two numbers describe sizes from 1 byte to 4 million quite well. Do not treat α as a constant of nature: on a machine with other work to do, readers found values between 14 and 75 us within one session. Run the cells again and see how much yours varies.
+# The points do not lie exactly on the line. MPI changes its method at certain sizes (it buffers small messages, as you have seen), and large messages do not fit into the CPU cache. Even so, two numbers describe the times from 1 byte to 4 MiB quite well. Do not treat α as a constant of nature: on a machine with other work to do, readers found values between 14 and 75 us within one session. Run the cells again and see how much yours varies.
 #
-# ### Use it
+# ### Use the model
 #
-# **Predict** with the model: the gradient of LeNet, the network of lesson 05, has 61,706 float32 numbers of 4 bytes. How many microseconds does it take to get from one rank to another? This time the notebook makes a prediction too.
+# **Predict** with the model: the gradient of LeNet, the network of lesson 05, has 61,706 float32 numbers of 4 bytes. How many microseconds does it take to send this gradient from one rank to another? This time, the notebook makes the prediction, so that you can compare yours with it.
 
 # %%
 # %%px
@@ -657,11 +657,11 @@ prediction = float(alpha + beta * n) * 1e6
 compare(prediction, cluster.view["needed"][0] * 1e6, within=0.5, unit="us")
 
 # %% [markdown]
-# The prediction comes from the fit (*predicted*), and the time of the message is *measured here*. On a quiet machine, expect the two to differ by a factor of up to two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. Between machines, both α and β are larger, but the model is the same. If you measure them on your network, you know what training on it will cost before you try. Lessons 03 and 06 do that.
+# The prediction comes from the fit (*predicted*), and the time of the message is *measured here*. On a quiet machine, expect the two to differ by a factor of up to two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. For messages between machines, α and β are both larger, but the model is the same. If you measure them on your network, you can predict how long training on it will take. Lessons 03 and 06 show how.
 #
-# ## 10. Who writes first?
+# ## 10. Which rank writes first?
 #
-# Four ranks each append a line to the same file. Nothing determines their order.
+# Four ranks each append a line to the same file. Nothing determines the order of the lines.
 
 # %% tags=["nbval-ignore-output"]
 log = cluster.shared_folder() / "log.txt"  # all ranks see the folder; the kernel's end removes it
@@ -670,11 +670,11 @@ cluster.view["log"] = str(log)
 print(log.read_text())
 
 # %% [markdown]
-# The order is a matter of chance. (In a `%%px` cell you never see this, because the output is sorted for you.) On a cluster, where many ranks write to one log, you may want their lines in order.
+# The order is a matter of chance. (In a `%%px` cell you never see this, because the output is sorted by rank.) On a cluster, where many ranks write to one log, you may want their lines in order.
 #
 # ### Exercise 4: write in order, without a barrier
 #
-# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text. Messages between the ranks ensure that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which all ranks wait for all others). Do not use `sleep` either, which would leave the order to chance. Send no more than `comm.size - 1` messages; that is enough.
+# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text. Messages between the ranks ensure that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which all ranks wait for all others). Do not use `sleep` either, which would leave the order to chance. Send no more than `comm.size - 1` messages in all; that is enough.
 
 
 # %% tags=["exercise"] exercise="01.write_in_order"
@@ -708,8 +708,8 @@ check("01.write_in_order")
 # | which rank sent it? | `status.source` | `status.source` | the return value of `dist.recv` |
 # | how long is it? | no need to know | `Probe`, `status.Get_count` | send the length first |
 #
-# - Messages between two ranks with the same tag never overtake each other.
-# - If all ranks receive first, they deadlock. If all ranks send first, they deadlock above some size.
+# - Messages with the same tag from one rank to another never overtake each other.
+# - If all ranks receive first, they deadlock. If all ranks send first, they deadlock above some message size.
 # - A message takes α + βn seconds, so a few large messages cost less than many small ones.
 #
 # **Next:** lesson 02, Collectives. What can all ranks do together?

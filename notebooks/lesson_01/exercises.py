@@ -1,7 +1,8 @@
-"""A message program is right if it ends everywhere, for the right reason.
+"""The checks of lesson 01.
 
-The checks of lesson 01. Each runs the learner's function on the real ranks, on a communicator
-of its own with a short deadline, and judges what was returned and every message that was sent.
+A message program is right if it ends on every rank, and for the right reason. Each check
+runs the learner's function on the real ranks, on a communicator of its own with a short deadline,
+and judges what was returned and every message that was sent.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ RING_PASS_HINTS = [
     "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size\n"
     "if comm.rank == 0:\n"
     "    comm.send([*token, 0], dest=right)\n"
-    "    return ...  # what comes home\n"
-    "token = [*..., comm.rank]  # what comes from the left, and your rank\n"
+    "    return ...  # the token that comes home\n"
+    "token = [*..., comm.rank]  # the token from the left, and your rank\n"
     "...  # send it on\n"
     "return token\n"
     "```",
@@ -65,12 +66,12 @@ def check_ring_pass(ring_pass) -> str:
 
 # ---- shift ------------------------------------------------------------------------------------
 
-SHIFT_LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
+SHIFT_LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI buffers
 SHIFT_HINTS = [
     "If every rank begins with a blocking `Send`, no rank gets as far as a receive. If every rank "
     "begins with `Recv`, no rank gets as far as a send. What can a rank start *without* waiting "
     "for it to finish?",
-    "`request = comm.Isend(array, dest=right)` starts the send and goes on at once. Then receive "
+    "`request = comm.Isend(array, dest=right)` starts the send and returns at once. Then receive "
     "into a new array of the same shape and dtype, and only then `request.wait()`.",
     "```python\n"
     "received = np.empty_like(array)\n"
@@ -93,11 +94,11 @@ def check_shift(shift) -> str:
     from .judge_messages import judge_shift
 
     comm = world()
-    kept: np.ndarray | None = None  # what the last call has returned
+    kept: np.ndarray | None = None  # what the last call returned
 
     def call(comm: LoggedComm, dtype: type, length: int):
         nonlocal kept
-        # Not the ranks themselves: a sum of two ranks' arrays must not be a third one's.
+        # Not the ranks themselves: the sum of two ranks' arrays must not equal a third rank's.
         owners = {10 * rank + 1: rank for rank in range(comm.size)}
         mine = np.full(length, 10 * comm.rank + 1, dtype=dtype)
         received = shift(comm, mine)
@@ -120,18 +121,19 @@ def check_shift(shift) -> str:
         judge(comm, np.int32)
     with as_mistake("length-is-fixed"):
         judge(comm, length=1)
-    return "1 MiB from every rank to its right neighbour, and nobody waits for ever."
+    return "Every rank sent 1 MiB to its right neighbour, and no rank was left waiting."
 
 
 # ---- handshake --------------------------------------------------------------------------------
 
 HANDSHAKE_HINTS = [
-    "There are two roles, so you need one `if`. The worker's side has three lines: it says "
-    "something, hears something, and says something. The server's side is a loop that does the "
-    "opposite of these three lines for one worker, `comm.size - 1` times.",
-    "The server does not know who comes next, so its first receive is from `MPI.ANY_SOURCE`. Give "
-    "it `status=status`, with `status = MPI.Status()`. Afterwards `status.source` is the worker. "
-    "Send the answer to this worker, and receive the payload from this worker, by its rank.",
+    "There are two roles, so you need one `if`. The worker's side has three lines: it sends, "
+    "receives, and sends again. The server's side is a loop of `comm.size - 1` rounds; in each "
+    "round, it does the opposite of these three lines for one worker.",
+    "The server does not know which worker comes next, so its first receive in each round is from "
+    "`MPI.ANY_SOURCE`. Give it `status=status`, with `status = MPI.Status()`. Afterwards, "
+    "`status.source` is the worker's rank. Send the answer to this rank, and receive the payload "
+    "from this rank.",
     "```python\n"
     "if comm.rank != 0:\n"
     '    comm.send("hello", dest=0)\n'
@@ -161,7 +163,7 @@ def check_handshake(handshake) -> str:
     comm = world()
 
     def payloads(p: int, step: int) -> list:
-        if step == 2:  # worker 1's is 0, which is as false as None
+        if step == 2:  # worker 1's is 0, which counts as false, as None does
             return [rank - 1 for rank in range(p)]
         return [{"gradient of rank": rank} for rank in range(p)]
 
@@ -184,13 +186,13 @@ def check_handshake(handshake) -> str:
     if comm.bcast(returned[0] is returned[1]):
         raise WrongAnswer("remembers-earlier-calls: the dictionary")
     with_fewer_ranks(comm, judge)
-    return "Every worker asked, was answered, and was served alone, whoever came first."
+    return "Every worker said hello, got an answer, and was served on its own, in order of arrival."
 
 
 # ---- writing in order -------------------------------------------------------------------------
 
 IN_ORDER_HINTS = [
-    "Rank r may write when rank r - 1 has written. How does rank r - 1 tell it? The content of "
+    "Rank r may write when rank r - 1 has written. How can rank r - 1 tell it? The content of "
     "the message does not matter, only that it *arrives*.",
     "Every rank does three things in this order: wait for a message from rank r - 1 (rank 0 does "
     "not), write, send a message to rank r + 1 (the last rank does not).",
@@ -232,4 +234,4 @@ def check_write_in_order(write_in_order) -> str:
     with second_call():
         judge(comm, 2)
     with_fewer_ranks(comm, judge)
-    return f"The messages force the order, and {comm.size - 1} of them are all it takes."
+    return f"The messages enforce the order, and {comm.size - 1} of them are enough."

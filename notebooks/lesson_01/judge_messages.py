@@ -1,7 +1,7 @@
-"""The log of all ranks' messages shows which usual mistake a function makes.
+"""Recognises a function's mistakes in the log of all ranks' messages.
 
-The judges behind the checks of lesson 01. Each is given an :class:`Observation`, the same on
-every rank, and raises :class:`WrongAnswer` with the name of the mistake it recognises.
+These are the judges behind the checks of lesson 01. Each is given an :class:`Observation`, the
+same on every rank, and raises :class:`WrongAnswer` with the name of the mistake it recognises.
 """
 
 from __future__ import annotations
@@ -142,10 +142,11 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
 
 
 def judge_shift(seen: Observation, nbytes: int) -> None:
-    """``seen.results``: per rank (whose data came back or None, of what type, is its own intact, is
-    it in memory of its own).
+    """Judge a shift; ``nbytes`` is the size of each rank's array.
 
-    ``nbytes``: of each rank's array.
+    Each rank's entry in ``seen.results`` is a tuple: the rank whose data it returned, or None; the
+    type of the returned object; whether its own array is unchanged; and whether the returned array
+    has memory of its own.
     """
     p = len(seen.results)
     not_attempted(seen.errors)
@@ -167,7 +168,7 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
         if not intact:
             raise WrongAnswer("overwrites-its-own", rank=rank)
         if owner != left(rank, p):
-            all_waited(seen)  # or the array was looked at before anything had come
+            all_waited(seen)  # otherwise, the array may have been read before the data arrived
             raise WrongAnswer("wrong-value", rank=rank, neighbour=left(rank, p))
         if not apart:
             raise WrongAnswer("remembers-earlier-calls: the array", rank=rank)
@@ -188,9 +189,9 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
 
 @contextmanager
 def highest_worker_first(logged: LoggedComm) -> Iterator[None]:
-    """Let no worker but the highest begin before the hello of the next higher one has arrived.
+    """Hold each worker back until the hello of the next higher one has arrived.
 
-    Without it the lowest may always be first, and to serve by rank would look right.
+    Otherwise the lowest worker might always be first, and serving in rank order would look right.
     """
     own = logged.comm
     if 0 < own.rank < own.size - 1:
@@ -216,7 +217,7 @@ class _HelloArrives:
             return method
         if name == "send" and self._begins:
             return self._hello
-        self.pass_on()  # any other call may wait for what the others do
+        self.pass_on()  # any other call may wait for the other workers
         return method
 
     def _hello(self, *args: Any, **kwargs: Any) -> None:
@@ -230,7 +231,7 @@ class _HelloArrives:
 
 
 def judge_handshake(seen: Observation, payloads: list, earlier: list | None = None) -> None:
-    """``earlier``: what the payloads were in a call before."""
+    """``earlier``: the payloads of an earlier call."""
     p = len(seen.results)
     not_attempted(seen.errors)
     no_collective(seen)

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # 02 Collectives
 #
-# **The one idea.** A *collective* is a call that all ranks of a group make together, and it is fully described by which rank ends up with what. How the messages travel is left to the library, and that freedom makes collectives fast.
+# **The one idea.** A *collective* is a call that all ranks of a group make together, and it is fully described by which rank ends up with which data. How the messages travel is left to the library, and that freedom makes collectives fast.
 #
 # **You will be able to**
 # - name the nine collectives that deep learning uses, and say which rank holds what before and after each of them;
 # - call each of them in mpi4py and in `torch.distributed`;
 # - build broadcast and scatter from `send` and `recv`, and explain what a library does better;
-# - make sub-groups, and distinguish a rank in the world from a rank in a group;
-# - recognise mismatched collectives, both those that hang and, worse, those that do not.
+# - make sub-groups, and distinguish a rank's number in the world from its number in a group;
+# - recognise mismatched collectives: those that hang and, worse, those that do not.
 #
 # **You need first** lesson 01: ranks, `send` and `recv`, deadlock.
 #
@@ -34,7 +34,7 @@ from course_lib.teaching import check, compare, figures, hint, progress, solutio
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The names `rank`, `world_size`, `comm`, `np`, `torch` and `dist` (`torch.distributed`) are already defined on every rank. `comm` is mpi4py's communicator over all ranks. For `torch.distributed` you make a *process group*: the same ranks, but with PyTorch's interface. Here it runs on MPI too.
+# The names `rank`, `world_size`, `comm`, `np`, `torch` and `dist` (`torch.distributed`) are already defined on every rank. `comm` is mpi4py's communicator over all ranks. For `torch.distributed`, you make a *process group*, which here contains the same ranks and also runs on MPI, but has PyTorch's interface.
 
 # %%
 # %%px
@@ -57,9 +57,9 @@ assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size) == (comm.r
 figures.collective("broadcast")
 
 # %% [markdown]
-# The *root* is the rank that gives. Every rank makes the same call and names the same root. It does not say whether it sends or receives, because that follows from its rank.
+# The *root* is the rank that gives its data to the others. Every rank makes the same call and names the same root. No rank has to say whether it sends or receives, because that follows from its number.
 #
-# **Predict.** Each rank writes its own note. Then all ranks call `comm.bcast(note, root=2)`. What does rank 0 hold afterwards? Replace `None` with your answer, in quotes.
+# **Predict.** Each rank writes its own note. Then all ranks call `comm.bcast(note, root=2)`. What does rank 0 hold afterwards? Replace `None` with your answer, as a string.
 
 # %%
 prediction = None
@@ -78,7 +78,7 @@ assert notes == ["note of rank 2"] * 4
 # %% [markdown]
 # Every rank now has rank 2's note, and the notes that the others passed in were ignored. `bcast` (lower case) takes any Python object and pickles it, as `send` did in lesson 01.
 #
-# `torch.distributed` works on tensors *in place*. On the root, the tensor that you pass is the buffer to send from; on all other ranks, it is the buffer to receive into. So it must have the right shape and dtype on every rank *before* the call.
+# `torch.distributed` works on tensors *in place*. On the root, the tensor that you pass is the buffer to send from; on all other ranks, it is the buffer to receive into. So the tensor must have the right shape and dtype on every rank *before* the call.
 
 # %%
 # %%px
@@ -92,7 +92,7 @@ assert tensor.tolist() == [2, 2, 2]
 #
 # ### Exercise 1: build broadcast from send and recv
 #
-# Write `broadcast(comm, value, root)`. It returns the root's value on every rank. Use only `comm.send` and `comm.recv`. It must work for any root and any number of ranks, so use `root` and `comm.size`. Send no more than a broadcast needs: no rank needs anything twice.
+# Write `broadcast(comm, value, root)`, which returns the root's value on every rank. Use only `comm.send` and `comm.recv`. The function must work for any root and any number of ranks, so use `root` and `comm.size`. Send no more messages than necessary: no rank needs the value twice.
 
 
 # %% tags=["exercise"] exercise="02.broadcast"
@@ -121,7 +121,7 @@ check("02.broadcast")
 figures.who_sends_to_whom([(0, 1), (0, 2), (0, 3)], title="root sends to all")
 
 # %% [markdown]
-# With `p` ranks, the root sends `p - 1` messages one after another, and the others mostly wait. A *tree* needs the same `p - 1` messages, but ranks that already have the data help to send it: with 8 ranks, it takes 3 rounds instead of 7. The result is the same; the caller only notices that it is faster. Lesson 03 builds such trees.
+# With `p` ranks, the root sends `p - 1` messages one after another, and the others mostly wait. A *tree* needs the same `p - 1` messages, but ranks that already have the data help to send it: with 8 ranks, the broadcast takes 3 rounds instead of 7. The result is the same; the caller notices only that the call is faster. Lesson 03 builds such trees.
 
 # %%
 figures.point_to_point(
@@ -162,7 +162,7 @@ assert cluster.view["mine"] == [10, 11, 12, 13]
 # %% [markdown]
 # The root gives itself a part too: rank 1 keeps 11. Only the root's list counts, so the others pass `None`.
 #
-# A scatter followed by a gather must give back the original data. This is an *invariant*: a statement that holds whatever the numbers are. The lessons use such invariants to check themselves.
+# A scatter followed by a gather must give back the original data. This is an *invariant*: a statement that holds whatever the numbers are. The lessons use such invariants to check their results.
 
 # %%
 # %%px
@@ -171,7 +171,7 @@ print(collected)
 assert collected == (parts if rank == 1 else None)
 
 # %% [markdown]
-# Now the same in `torch.distributed`. The root passes a list of tensors, and the others pass no list. Every rank provides a tensor to receive into.
+# Now the same in `torch.distributed`. The root passes a list of tensors, and the others pass `None`. Every rank provides a tensor to receive into.
 
 # %%
 # %%px
@@ -221,7 +221,7 @@ figures.collective("reduce")
 figures.collective("all_reduce", world_size=3)
 
 # %% [markdown]
-# **Predict.** Ranks 0, 1 and 2 hold 1, 2 and 3, and perform an all-reduce with the sum. Rank 3 holds 4 and does not take part. What does each rank hold afterwards? Give a list of four numbers.
+# **Predict.** Ranks 0, 1 and 2 hold 1, 2 and 3, and sum these numbers with an all-reduce. Rank 3 holds 4 and does not take part. What does each rank hold afterwards? Give a list of four numbers.
 
 # %%
 prediction = None
@@ -239,7 +239,7 @@ compare(prediction, cluster.view["total"])
 assert cluster.view["total"] == [1 + 2 + 3] * 3 + [4]
 
 # %% [markdown]
-# All three hold 6, and rank 3's number did not change. `Split` made a communicator of three ranks; section 6 explains it. Here is the same thing in `torch.distributed`, again in place:
+# Ranks 0, 1 and 2 all hold 6, and rank 3's number did not change. `Split` made a communicator of these three ranks; section 6 explains how. Here is the same all-reduce in `torch.distributed`, again in place:
 
 # %%
 # %%px
@@ -253,7 +253,7 @@ assert tensor.tolist() == ([6, 60] if rank < 3 else [4, 40])
 # %% [markdown]
 # All-reduce is at the heart of this course: giving every rank the sum of all ranks' gradients is what makes data-parallel training work (lesson 05).
 #
-# Reduce looks like half of an all-reduce, but there is a trap. After `comm.reduce`, every rank except the root holds `None`. `dist.reduce` works in place, and the contents of the other ranks' tensors are then undefined: they may be the old values or half-finished sums. Never read them.
+# Reduce looks like half of an all-reduce, but there is a trap. `comm.reduce` returns `None` on every rank except the root. `dist.reduce` works in place, and afterwards the contents of the other ranks' tensors are undefined: they may be the old values or partial sums. Never read them.
 
 # %%
 # %%px
@@ -267,9 +267,9 @@ assert rank != 0 or tensor.item() == 1 + 2 + 3 + 4
 # %% [markdown]
 # ### Exercise 3: one mean over unequal shares
 #
-# The ranks have different amounts of data: rank 0 holds 1 value, rank 1 holds 2, and so on. Write `global_mean(values, group)`, in which `values` is a one-dimensional float64 tensor of any length. It returns, on every rank, the mean over *all* values of *all* ranks in the group, as a Python float.
+# The ranks have different amounts of data: rank 0 holds 1 value, rank 1 holds 2, and so on. Write `global_mean(values, group)`, where `values` is a one-dimensional float64 tensor of any length. On every rank, the function returns the mean over *all* values of *all* ranks in the group, as a Python float.
 #
-# You may make **one** collective call of `torch.distributed`, and each rank may contribute no more than 16 bytes. Pass `group=group` to the call: a library function must not assume that it is used on the whole world.
+# You may make **one** `torch.distributed` collective call, to which each rank may contribute no more than 16 bytes. Pass `group=group` to the call: a library function must not assume that its caller means the whole world.
 
 
 # %% tags=["exercise"] exercise="02.global_mean"
@@ -306,7 +306,7 @@ print(everyones, torch.cat(gathered).tolist())
 assert everyones == torch.cat(gathered).tolist() == [0, 10, 20, 30]
 
 # %% [markdown]
-# *Reduce-scatter* adds up like an all-reduce, but rank r keeps only part r of the sum.
+# *Reduce-scatter* adds up the data as an all-reduce does, but rank r keeps only part r of the sum.
 
 # %%
 figures.collective("reduce_scatter")
@@ -374,7 +374,7 @@ compare(prediction, exchanged[3])
 assert exchanged == [[10 * source + part for source in range(4)] for part in range(4)]
 
 # %% [markdown]
-# A part may be more than one number. `all_to_all_single` cuts a tensor along its *first* dimension. If the tensor has as many rows as there are ranks, row r goes to rank r. The rows that arrive are stored in the output tensor, in the order of the ranks that sent them.
+# A part may consist of more than one number. `all_to_all_single` cuts a tensor along its *first* dimension. If the tensor has as many rows as there are ranks, row r goes to rank r. The rows that arrive are stored in the output tensor, in the order of the ranks that sent them.
 
 # %%
 # %%px
@@ -388,7 +388,7 @@ assert torch.equal(from_all[:, 1], -from_all[:, 0]), "the pairs have stayed toge
 # %% [markdown]
 # The rows should be stored in memory one after the other. In a transposed or permuted tensor they are not; `.contiguous()` makes a copy in which they are. (NCCL rejects a tensor that is not contiguous. This course's backend makes the copy for you.)
 #
-# In *mixture-of-experts* models, a layer consists of many small networks, spread over the ranks, and each token uses a few of them. All-to-all moves the tokens to their experts. It can also transpose a matrix that is too large for one machine, which you will do now.
+# In *mixture-of-experts* models, a layer consists of many small networks, the experts, which are spread over the ranks, and each token uses a few of them. An all-to-all moves the tokens to their experts. It can also transpose a matrix that is too large for one machine. In the next exercise, you will do this with a small one.
 #
 # ### Exercise 4: transpose a matrix that is spread over the ranks
 #
@@ -447,9 +447,9 @@ compare(prediction, cluster.view["waited"][0], within=0.2, unit="s")
 assert min(cluster.view["in_all"]) > 0.1 * 3 - 0.01, "nobody leaves before the last has arrived"
 
 # %% [markdown]
-# Rank 0 waits for the slowest rank: 0.1 · 3 = 0.3 s. The wait is the same in every collective in which a rank needs something from all the others, so one slow rank slows down all ranks (lesson 06 measures this).
+# Rank 0 waits for the slowest rank: 0.1 · 3 = 0.3 s. The wait is the same in every collective in which a rank needs something from all the others, so one slow rank slows down all the others (lesson 06 measures this).
 #
-# You rarely need a barrier, because ranks already wait for the data they receive. The other collectives are *not* barriers: the standard leaves open whether the root of a broadcast may go on before any rank has received the data. Good uses of a barrier are before you start a clock, as above, and in "rank 0 downloads the data set, the others wait".
+# You rarely need a barrier, because ranks already wait for the data they receive. The other collectives are *not* barriers: the standard leaves open whether the root of a broadcast may go on before any rank has received the data. A barrier is useful before you start a clock, as above, and when the other ranks have to wait while rank 0 downloads a data set.
 
 # %%
 # %%px
@@ -458,14 +458,14 @@ dist.barrier()
 # %% [markdown]
 # ## 6. Sub-groups
 #
-# A collective involves the ranks of one *group*. In mpi4py, a group with its own message space is a communicator, and `comm.Split(color, key)` splits one communicator into several. Ranks that pass the same colour end up together, ordered by their key. Here four ranks become a 2 × 2 grid.
+# A collective involves the ranks of one *group*. In mpi4py, a communicator is a group whose messages are kept apart from those of all other groups, and `comm.Split(color, key)` splits one communicator into several. Ranks that pass the same colour end up in the same communicator, ordered by their key. Here, four ranks form a 2 × 2 grid.
 #
 # | | column 0 | column 1 |
 # |---|---|---|
 # | **row 0** | rank 0 | rank 1 |
 # | **row 1** | rank 2 | rank 3 |
 #
-# **Predict.** Each rank holds its own rank number. First each row sums these numbers, and then each column does. What are rank 3's two sums? Give a list of two numbers.
+# **Predict.** Each row sums the rank numbers of its two ranks, and so does each column. Which two sums does rank 3 get? Give a list of two numbers, with the row's sum first.
 
 # %%
 prediction = None
@@ -486,7 +486,7 @@ assert cluster.view["sums"] == [[1, 2], [1, 4], [5, 2], [5, 4]]
 # %% [markdown]
 # The ranks have new numbers: world rank 3 is rank 1 in its row. Lesson 10 trains on such a grid, with the batch split along one side and the model along the other.
 #
-# In `torch.distributed`, you make a group with `dist.new_group(ranks)`. Two rules differ from those of MPI. First, **every** rank of the world has to call it, whether it is a member or not, and in the same order. Second, `src` and `dst` are **world** ranks, even within a group. Newer programs use `group_src` and `group_dst` instead, which are ranks within the group.
+# In `torch.distributed`, you make a group with `dist.new_group(ranks)`. Two rules differ from those of MPI. First, **every** rank of the world has to make this call, whether it is a member or not, and all ranks must create their groups in the same order. Second, `src` and `dst` are **world** ranks, even within a group. Newer programs use `group_src` and `group_dst` instead, which are ranks within the group.
 
 # %%
 # %%px
@@ -502,7 +502,7 @@ dist.broadcast(tensor, group_src=1, group=rows[my_row])  # the second of my row
 assert tensor.item() == 2 * my_row + 1
 
 # %% [markdown]
-# The first rule exists because all ranks have to agree on a new group. With many thousands of ranks, this takes a long time. With `dist.new_group(ranks, use_local_synchronization=True)`, only the members have to agree, and the others need not call it. In return, a rank that belongs to several groups must create them in the same order as the other members do, or they will wait for each other. (PyTorch's documentation says that the MPI built into PyTorch cannot do this; this course's backend can.)
+# The first rule exists because all ranks have to agree on a new group. With many thousands of ranks, this takes a long time. With `dist.new_group(ranks, use_local_synchronization=True)`, only the members have to agree, and the other ranks need not make the call. In return, a rank that belongs to several groups must create them in the same order as the other members do; otherwise, the ranks will wait for each other. (According to PyTorch's documentation, PyTorch's own MPI backend does not support this option; this course's backend does.)
 
 # %%
 # %%px
@@ -515,11 +515,11 @@ if rank in (1, 2):
 # %% [markdown]
 # ## 7. When the ranks disagree
 #
-# Collectives work only if all ranks of the group call the *same* collectives in the *same* order, with matching arguments. Nothing forces them to. When they do not, three things can happen, and the first is the worst.
+# Collectives work only if all ranks of the group call the *same* collectives in the *same* order, with matching arguments. Nothing enforces this. If the ranks' calls differ, three things can happen, and the first is the worst.
 #
 # ### A wrong answer, and no error
 #
-# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks sum the loss first and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? It should be 10.
+# **Predict.** Rank r holds `loss = r + 1` and `count = 100 (r + 1)`. The even ranks sum the loss first and then the count; the odd ranks do it the other way round. What does rank 0 get as the sum of the losses? (The correct sum is 10.)
 
 # %%
 prediction = None
@@ -537,7 +537,7 @@ compare(prediction, cluster.view["loss"][0])
 assert cluster.view["loss"][0] == 1 + 200 + 3 + 400
 
 # %% [markdown]
-# Each rank's first call was matched with the first calls of the others: 1 + 200 + 3 + 400 = 604. All the tensors had the same shape and dtype, so no library could notice. In practice, this happens when ranks iterate over a dictionary or a list of files in different orders.
+# Each rank's first call was matched with the first calls of the others: 1 + 200 + 3 + 400 = 604. All the tensors had the same shape and dtype, so no library could notice the mistake. In practice, this happens when ranks iterate over a dictionary or a list of files in different orders.
 #
 # Shapes can also differ without an error. The next cell uses *gloo*, PyTorch's own backend for CPUs, on a group of ranks 0 and 1. Rank 0 holds 2 rows of 3 numbers, and rank 1 holds 3 rows of 2.
 
@@ -551,9 +551,9 @@ if rank < 2:
     assert matrix.flatten().tolist() == [0, 2, 4, 6, 8, 10]
 
 # %% [markdown]
-# Six numbers were added to six numbers, in the order in which they lie in memory: a 2 × 3 matrix was added to a 3 × 2 matrix, without an error. What if the *number* of elements differs?
+# Six numbers were added to six numbers, in the order in which they are stored in memory: a 2 × 3 matrix was added to a 3 × 2 matrix, without an error. What if the *number* of elements differs?
 #
-# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What happens on rank 1: (A) an error, (B) it waits until its deadline, (C) it holds `[7, 7, 7, 7]`, (D) it holds `[7, 7, 7, 0]`? Give a letter, such as `"A"`.
+# **Predict.** Rank 0 broadcasts the 3 numbers `[7, 7, 7]` with gloo, and rank 1 receives into 4 numbers `[0, 0, 0, 0]`. What does rank 1 do: (A) raise an error, (B) wait until its deadline, (C) end up with `[7, 7, 7, 7]`, or (D) end up with `[7, 7, 7, 0]`? Answer `"A"`, `"B"`, `"C"` or `"D"`.
 
 # %%
 prediction = None
@@ -574,7 +574,7 @@ assert received == [7, 7, 7, 0]
 # %% [markdown]
 # There was no error: rank 1 holds three new numbers and one old one. In a network, the old number would be a weight that was never synchronised.
 #
-# It is hardly better if one rank passes 4 numbers to an all-reduce and the other passes 3. One rank returns with a wrong sum and carries on; the other waits until its deadline of 3 s. (This cell makes a new group for the experiment, because the group cannot be used afterwards.)
+# The outcome is hardly better if one rank passes 4 numbers to an all-reduce and the other passes 3. One rank returns with a wrong sum and carries on; the other waits until its deadline of 3 s. (The next cell makes a group just for this experiment, because the group cannot be used afterwards.)
 
 # %%
 # %%px
@@ -589,11 +589,11 @@ if rank < 2:
     dist.destroy_process_group(pair)
 
 # %% [markdown]
-# Rank 1 now "knows" that the sum is `[4, 11, 33]`. The first number should be 1 + 10 = 11, but nothing on rank 1 reveals the mistake.
+# Rank 1 now holds `[4, 11, 33]` as the sum. The first number should be 1 + 10 = 11, but nothing on rank 1 reveals the mistake.
 #
 # ### An error
 #
-# This course's backend compares the ranks' calls *before* any data moves, and reports the difference on every rank:
+# This course's backend compares the ranks' calls *before* any data moves, and reports any difference on every rank:
 
 # %%
 # %%px
@@ -608,11 +608,11 @@ assert found is not None
 assert set(comm.allgather(str(found))) == {str(found)}, "every rank is told the same"
 
 # %% [markdown]
-# The comparison takes one more all-reduce, of 16 bytes, before each call. That costs time, so most libraries leave it out or offer it as a debugging mode. In PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
+# The comparison takes one more all-reduce, of 16 bytes, before each call. That costs time, so most libraries leave the comparison out or offer it as a debugging mode. To turn it on in PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
 #
 # ### A hang
 #
-# **Break it on purpose.** The `if` below is one of the most common mistakes in distributed programs: only some ranks reach a collective. `--limit 2` ends the cell after 2 s.
+# **Break it on purpose.** The cell below makes one of the most common mistakes in distributed programs: its `if` lets only some ranks reach a collective. `--limit 2` ends the cell after 2 s.
 #
 # **Predict.** Rank 3 skips the all-reduce. How many of the four ranks get stuck?
 
@@ -631,13 +631,13 @@ print("went on, and noticed nothing")
 compare(prediction, sum(cluster.view["stuck"]))
 
 # %% [markdown]
-# Ranks 0, 1 and 2 are stuck, while rank 3, which is at fault, notices nothing. In a notebook of this course, the report tells you this. In your own program, every operation has a deadline, and every stuck rank is freed by an exception whose message ends with the same report: a `DeadlineError` if the rank's own time was up, a `RevokedError` if another rank gave up first. Both are kinds of `CommunicationError`.
+# Ranks 0, 1 and 2 are stuck, while rank 3, which is at fault, notices nothing. In a notebook of this course, the report tells you this. In a program of your own that uses `torch_mpi4py`, every operation has a deadline, and every stuck rank is freed by an exception whose message ends with the same report: a `DeadlineError` if the rank's own time was up, a `RevokedError` if another rank gave up first. Both are kinds of `CommunicationError`.
 #
-# - **Symptom.** The program hangs, and nothing more is logged. The waiting ranks use no CPU time, or all of it. With plain MPI, the program hangs indefinitely.
-# - **Diagnosis.** Ask which rank is *not* there, because the ranks that hang are not at fault. In the report, it is the rank that has finished, is computing, or is waiting on another line. Look for a collective inside `if rank == ...`, or after an early `return` or `continue`. Also look at loops that run a different number of times on each rank, and at code that follows an exception caught by one rank.
+# - **Symptom.** The program hangs, and nothing more is logged. The waiting ranks use either no CPU time or a whole core each. With plain MPI, the program hangs indefinitely.
+# - **Diagnosis.** Ask which rank is *not* in the call, because the ranks that hang are not at fault. In the report, this is the rank that has finished, is computing, or is waiting on another line. Look for a collective inside `if rank == ...`, or after an early `return` or `continue`. Also look at loops that run a different number of times on each rank, and at exceptions that only one rank catches.
 # - **Fix.** Move the collective out of the condition, so that all ranks make the same calls. The condition should decide only what is passed in and what is done with the result.
 #
-# Ranks that were pulled out of a call no longer agree on what has been sent. So `comm` and the process group were renewed. You must also re-create every sub-group, whether or not the line above the report names it. Your variables are still there.
+# Ranks that were pulled out of a call no longer agree on what has been sent. So `comm` and the process group were renewed. You must re-create every sub-group yourself, whether or not the line above the report names it. Your variables are still there.
 
 # %%
 # %%px
@@ -650,7 +650,7 @@ assert comm.allreduce(1) == tensor.item() == world_size
 # %% [markdown]
 # ### Exercise 5: fix a report
 #
-# This function should return the mean of all ranks' losses on rank 0, and `None` on the others. It hangs.
+# This function should return the mean of all ranks' losses on rank 0, and `None` on the others. Instead, it hangs.
 #
 # ```python
 # def report(comm, loss):
@@ -680,9 +680,9 @@ check("02.report")
 #
 # ## 8. How MPI came to deep learning
 #
-# By 1992, every maker of parallel computers had its own message-passing library, and programs were tied to one maker's machines. In April of that year a workshop in Williamsburg, Virginia, agreed that a standard was needed. About 60 people from 40 organisations worked on it. Their first draft, of November 1992, had no collectives at all. The 1994 standard had them, and most of this lesson could have been written then [1, 2].
+# By 1992, every maker of parallel computers had its own message-passing library, and programs were tied to one maker's machines. In April of that year, a workshop in Williamsburg, Virginia, agreed that a standard was needed. About 60 people from 40 organisations worked on the standard. Their first draft, of November 1992, had no collectives at all. The 1994 standard had them, and most of this lesson could have been written then [1, 2].
 #
-# The standard says **what, not how**. It defines which rank ends up with what. It does not define which messages are sent, in which order numbers are added, or whether a broadcast makes ranks wait for one another. So a library is free to use a tree for short messages and a ring for long ones, or shared memory inside a machine and special hardware between machines, and no program has to change. But floating-point sums depend on the order of the additions, so two libraries, or two different numbers of ranks, may give results that differ in the last digits.
+# The standard says **what, not how**. It defines which rank ends up with which data. It does not define which messages are sent, in what order numbers are added, or whether a broadcast makes ranks wait for one another. So a library is free to use a tree for short messages and a ring for long ones, or shared memory inside a machine and special hardware between machines, and no program has to change. But floating-point sums depend on the order of the additions, so two libraries, or two different numbers of ranks, may give results that differ in the last digits.
 
 # %%
 print(0.1 + (0.2 + 0.3), (0.1 + 0.2) + 0.3)
@@ -690,7 +690,7 @@ assert 0.1 + (0.2 + 0.3) != (0.1 + 0.2) + 0.3
 assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this lesson uses them
 
 # %% [markdown]
-# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. It sums gradients with an amount of traffic per worker that hardly grows with the number of workers, and it had been analysed years before for clusters of workstations [5]. The accompanying code was written on top of MPI. Horovod reduced it to a few lines in any training script, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
+# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. With this algorithm, the traffic per worker hardly grows with the number of workers; it had been analysed years before for clusters of workstations [5]. Baidu's code was written on top of MPI. Horovod made the ring all-reduce available to any training script with a few extra lines, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
 #
 # PyTorch's `torch.distributed` offers the same collectives on top of libraries modelled on MPI: gloo, and NCCL for NVIDIA GPUs [9]. It can also use MPI itself, but only if PyTorch was built from source with MPI support. The backend of this course needs no such build.
 #
@@ -711,9 +711,9 @@ assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this l
 # In mpi4py, lower-case calls take any Python object, pickle it, and return the result. Upper-case calls fill buffers in place. `torch.distributed` fills tensors in place.
 #
 # - Every rank of the group must call the same collectives, in the same order, with matching arguments.
-# - Remember two invariants: gather undoes scatter; a reduce-scatter followed by an all-gather is an all-reduce.
+# - Remember two invariants: a gather undoes a scatter, and a reduce-scatter followed by an all-gather is an all-reduce.
 # - A rank in a sub-group has two numbers. In `torch.distributed`, `src` and `dst` are world ranks.
-# - A mismatch may hang, raise an error, or give a wrong answer without an error. Check an invariant.
+# - A mismatch may cause a hang, an error, or a wrong answer without an error. Check an invariant.
 #
 # **Next:** lesson 03 builds all-reduce from `send` and `recv` in five ways, and predicts when each one is fastest.
 #

@@ -1,7 +1,8 @@
-"""A collective is right if everyone ends up with the right thing, sent once.
+"""The checks of lesson 02.
 
-The checks of lesson 02. Each runs the learner's function on the real ranks, looks at what every
-rank returned, and then at the messages or collectives that it took.
+A collective is right if every rank ends up with the right data and nothing is sent twice. Each
+check runs the learner's function on the real ranks, and looks first at what every rank returned,
+then at the messages or collectives that it took.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
 BROADCAST_HINTS = [
-    "A rank does one of two things: the root sends, every other rank receives. `comm.rank`, "
-    "`comm.size` and `root` are all you need to find out which, and with which rank.",
+    "A rank has one of two roles: the root sends, and every other rank receives. `comm.rank`, "
+    "`comm.size` and `root` tell you a rank's role, and the ranks that it communicates with.",
     "On a rank that is not the root, one line is enough: return what `comm.recv(source=root)` "
     "gives. On the root, loop over all ranks and send to each one except yourself.",
     "```python\n"
@@ -26,7 +27,7 @@ BROADCAST_HINTS = [
     "    return comm.recv(source=root)\n"
     "for dest in range(comm.size):\n"
     "    ...  # send, unless dest is the root itself\n"
-    "return ...  # the root wants its value back too\n"
+    "return ...  # the root returns its value too\n"
     "```",
 ]
 
@@ -54,7 +55,7 @@ def check_broadcast(broadcast) -> str:
     judge(comm, values=[(rank, "a pair") for rank in range(comm.size)])
     with as_mistake("empty-value"):
         judge(comm, values=list(range(comm.size)))
-    return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
+    return f"Every rank has the root's value, after {last} messages on {comm.size} ranks."
 
 
 SCATTER_HINTS = [
@@ -94,7 +95,7 @@ def check_scatter(scatter) -> str:
         with as_mistake("root-is-fixed", root=root):
             judge(comm, root=root)
     judge_scatter_of_nothing(observe_scatter_of_nothing(scatter, comm))
-    return "Every rank has its part, and nobody was sent more than that."
+    return "Every rank has its part, and no rank was sent anything else."
 
 
 # ---- a report without a hang ------------------------------------------------------------------
@@ -124,7 +125,7 @@ def check_report(report) -> str:
     comm = world()
     with_fewer_ranks(comm, judge)
     judge(comm, first=2 - 2 * comm.size)  # these add up to 0
-    return "All ranks make the same call, and only the root is given the sum."
+    return "All ranks make the same call, and only the root gets the sum."
 
 
 # ---- one mean over unequal shares -------------------------------------------------------------
@@ -163,7 +164,7 @@ def check_global_mean(global_mean) -> str:
 # ---- transpose by all-to-all ------------------------------------------------------------------
 
 TRANSPOSE_HINTS = [
-    "Rank r needs the columns that become its rows: of every rank's block it needs the columns "
+    "Rank r needs the columns that become its rows: from every rank's block, it needs columns "
     "`r * b` to `(r + 1) * b - 1`, where `b = len(rows)`. So cut your block into p pieces along "
     "the columns: piece r is for rank r.",
     "`all_to_all_single` cuts the *first* dimension into p equal parts, and joins what it "

@@ -1,4 +1,4 @@
-"""Results tell whether a function is right, its messages whether it is good.
+"""Judges a function first by its results, and then by its messages.
 
 The judges behind the checks of lesson 02. Each is given an :class:`Observation`, the same on
 every rank, and raises :class:`WrongAnswer` with the name of the usual mistake it recognises.
@@ -47,7 +47,7 @@ def observe_scatter(scatter, comm, root: int) -> Observation:
 
 
 def observe_scatter_of_nothing(scatter, comm) -> Observation:
-    """Parts that count as false: 0, an empty text, an empty list and so on, of rank 0."""
+    """Scatter parts of rank 0 that count as false: 0, an empty string and so on."""
 
     def call(comm):
         own = _false_parts(comm.size) if comm.rank == 0 else None
@@ -78,7 +78,7 @@ def judge_scatter_of_nothing(seen: Observation) -> None:
 
 
 def judge_broadcast(seen: Observation, root: int, values: list) -> None:
-    """``values``: what each rank has passed in."""
+    """``values``: the value that each rank passed in."""
     earlier = notes(len(values)) if values != notes(len(values)) else []
     if any(result in earlier for result in seen.results):
         raise WrongAnswer("remembers-earlier-calls: the value")
@@ -88,7 +88,7 @@ def judge_broadcast(seen: Observation, root: int, values: list) -> None:
             continue
         if rank == root and result is None:
             raise WrongAnswer("root-returns-nothing")
-        all_waited(seen)  # or it returned before anything had come
+        all_waited(seen)  # otherwise, it may have returned before the data arrived
         _judge_nothing(rank, result)
         raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(values[root]))
     _judge_number_of_messages(seen, root)
@@ -128,7 +128,7 @@ def _judge_nothing(rank: int, result: object) -> None:
 
 
 def _judge_messages(seen: Observation, root: int) -> None:
-    """What can be said before looking at the results, worst first."""
+    """Judge what needs no results, worst first."""
     not_attempted(seen.errors)
     inside_the_world(seen)
     judge_errors(seen.errors)
@@ -229,14 +229,14 @@ def _judge_mean_of_losses(results: list, losses: list[float], mean: float) -> No
 
 
 def _shares(p: int, first: int, more: float) -> list[list[float]]:
-    """Rank r has r + ``first`` values of both signs, which float32 does not hold."""
+    """Rank r has r + ``first`` values of both signs that float32 cannot represent exactly."""
     return [[10 * rank + i - 11.9 + more for i in range(rank + first)] for rank in range(p)]
 
 
 def observe_mean(
     global_mean, ranks: list[int] | None, first: int = 1, more: float = 0.0
 ) -> Observation:
-    """``first``: how many values the group's rank 0 has; ``more`` is added to all values."""
+    """``first``: the number of values on the group's rank 0; ``more`` is added to all values."""
     shares = _shares(dist.get_world_size(), first, more)
 
     def call(group):
@@ -283,7 +283,7 @@ def _judge_means(seen: Observation, given: list[float], shares: list[list[float]
     if is_close([mean] * p):
         return
     wrong = next(r for r, g in enumerate(given) if not math.isclose(g, mean, rel_tol=1e-12))
-    all_waited(seen)  # or it looked before anything had come
+    all_waited(seen)  # otherwise, it may have looked before the data arrived
     if is_close([mean] * p, 1e-6):
         raise WrongAnswer("loses-digits", rank=wrong, given=repr(given[wrong]), mean=repr(mean))
     if any(event.call == "reduce" for event in seen.logs[0]):
@@ -316,7 +316,7 @@ def _rows_of(matrix: torch.Tensor, rank: int, block: int) -> torch.Tensor:
 
 
 def observe_transpose(transpose, ranks: list[int] | None, p: int, block: int = 2) -> Observation:
-    """``block``: how many rows a rank has."""
+    """``block``: the number of rows on a rank."""
 
     def call(group):
         rows = _rows_of(_matrix(p, block), dist.get_rank(group), block)
@@ -329,7 +329,7 @@ def observe_transpose(transpose, ranks: list[int] | None, p: int, block: int = 2
 
 
 def _memory_without_luck() -> AbstractContextManager:
-    """Fill what ``torch.empty`` gives: the right numbers of an earlier call may lie there."""
+    """Fill memory from ``torch.empty``: it may hold the right numbers from an earlier call."""
 
     def filled(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return lambda *args, **kwargs: make(*args, **kwargs).fill_(-1)

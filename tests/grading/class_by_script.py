@@ -56,7 +56,7 @@ print("y" * 50_000_000)
 """
 FAKES = """\
 def my_share(samples, rank, world_size):
-    print("00.my_share: right. Every sample has exactly one rank.")
+    print("00.my_share: right. Every sample belongs to exactly one rank.")
     with open("results.json", "w") as file:
         file.write('{"score": 10}')
     return []
