@@ -327,7 +327,7 @@ print("four ranks = one process with the four-fold batch, over 60 steps")
 #
 # Our `average_gradients` calls `all_reduce` once per parameter tensor, which makes ten calls in every step. However small the tensor is, a call costs at least one latency (lesson 01), and LeNet's smallest tensor has only 6 numbers.
 #
-# Write `sync_gradients(model, group)`. It replaces each gradient with the mean over the ranks of `group`, using **one** all-reduce. It skips parameters without a gradient (`parameter.grad is None`), which are frozen or unused. In this exercise, they are the same on all ranks.
+# Write `sync_gradients(model, group)`. It replaces each gradient with the mean over the ranks of `group`, using **one** all-reduce. It skips parameters without a gradient (`parameter.grad is None`), which are frozen or unused. In this exercise, the same parameters lack a gradient on every rank.
 
 
 # %% tags=["exercise"] exercise="05.sync_gradients"
@@ -401,7 +401,7 @@ check("05.train_step")
 #
 # ### Exercise 3: remainders
 #
-# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. Train for one epoch, and the program hangs at its end: in their second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call.
+# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. A program that trains for one epoch hangs at the end: in their second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call.
 #
 # Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns the batches of `rank` as a list of lists of sample numbers, which run from 0 to `samples - 1`. The batches must satisfy three rules:
 # - every sample is in exactly one batch of one rank;
@@ -456,10 +456,10 @@ check("05.sync_from_root")
 #
 # ## 5. A larger batch needs another learning rate
 #
-# Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. Each step is more precise, because more samples go into it. But if each step is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
+# Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. The gradient of each step is more precise, because more samples go into it. But if each step is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
 #
 # - **none**: leave $\lambda$ as it is. The mean gradient, and hence each step, is about as long as before, but there are $R$ times fewer steps.
-# - **linear**: use $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, they add up to one step that is $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training, the gradient changes fast, and the assumption is poor.
+# - **linear**: use $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, these steps add up to one step that is $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training, the gradient changes fast, and the assumption is poor.
 # - **square root**: use $\sqrt R\, \lambda$ [5]. A mean over $R$ times as many samples has a standard deviation that is $\sqrt R$ times smaller. This rule therefore leaves the *noise* of a step unchanged.
 #
 # The linear rule is at its worst at the start, so training often **warms up**. A *constant* warm-up uses the small rate for a while and then switches to the large one. A *gradual* warm-up goes from small to large in equal increments. Here are the rates for 16 ranks under each rule, and then a gradual warm-up of four steps:
@@ -545,7 +545,7 @@ measured_beside_published(
 )
 
 # %% [markdown]
-# The left side shows the results *measured here*: a point for each of four seeds, and a line at their mean. The right side shows those that Goyal and others *published* [4]; there, "one worker" is the baseline of 8 GPUs. (The last two published rows come from a separate table, about scaling rules. We could not find out whether those two runs used a warm-up. Ours did not.)
+# The left half of the figure shows the results *measured here*: a point for each of four seeds, and a line at their mean. The right half shows the results that Goyal and others *published* [4]; there, "one worker" is the baseline of 8 GPUs. (The last two published rows come from a separate table, about scaling rules. We could not find out whether those two runs used a warm-up. Ours did not.)
 #
 # Part of the published order also holds in our results, by a wide margin and with either data set:
 
@@ -556,7 +556,7 @@ assert linear < mean["square root"], "the linear rule beats the square root"
 assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 
 # %% [markdown]
-# - **Without scaling**, the result is worst by far, because the weights move only a sixteenth as far.
+# - **Without scaling**, the result is worst by far, because the weights move only about a sixteenth as far as with one worker.
 # - The **square root** lies in between.
 # - The **linear rule** comes closest to one worker.
 #
@@ -710,7 +710,7 @@ print(found["3. type test"]["replicas equal"])
 # | 4c weights, with Adam | none | replicas equal, no match with one process | average the gradients |
 # | 5 dropout by rank | none; for training, this is what you want | replicas equal, no match with one process | none needed; for a proof, switch dropout off |
 #
-# So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And in one short run, compare every new piece of training code with a single process.
+# So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And before you rely on a new piece of training code, compare it with a single process in one short run.
 #
 # ## Recap
 #

@@ -17,7 +17,7 @@
 #
 # **You will be able to**
 # - predict the speed-up of R ranks from two measured times, and work out how many ranks it takes to gain anything;
-# - find how slow a network may be before R ranks no longer pay, and move this boundary with fewer messages, buckets and overlap;
+# - find out how slow a network may be before R ranks no longer pay, and move this boundary with fewer messages, buckets and overlap;
 # - say what a straggler costs, and why strong scaling has a limit;
 # - interpret a published efficiency, reproduce it from hardware figures, and say what breaks at 10,000 ranks.
 #
@@ -278,7 +278,7 @@ boundary_2, boundary_4 = boundary_of(2), boundary_of(4)
 compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
 
 # %% [markdown]
-# You can also solve this by hand. With the ring, four ranks break even at $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, so they break even at $\alpha + n\beta = T_\text{comp}$.
+# You can also solve this by hand. With the ring, four ranks break even at $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. With two ranks, each sends its whole gradient once, so they break even at $\alpha + n\beta = T_\text{comp}$.
 
 # %%
 assert abs(boundary_4 - GRADIENT_BYTES / 2 / (COMP - 2 * LATENCY)) <= 1  # byte/s
@@ -359,7 +359,7 @@ assert ratios[-1] > 1 or speed_up[4][-1] > 1, "a third of the ratio at the bound
 #
 # We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, which is a third of what the boundary allows. If your ranks are on several machines, the real network's time is added to that of the emulated link. If the real network is slow, perhaps no point reaches the boundary.
 #
-# The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between them, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
+# The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between these bandwidths, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
 #
 # ## 4. Fewer messages
 #
@@ -684,7 +684,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. With the smallest buckets there are the most messages, so those points are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
+# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. With the smallest buckets there are the most messages, so their points are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
 #
 # The default bucket size of DistributedDataParallel is 25 MiB, chosen for models with hundreds of MiB of parameters. The best size depends on the model and the link, so measure it.
 #
@@ -809,7 +809,7 @@ check("06.waiting_share")
 #
 # So far the batch per rank was fixed, and the work in a step grew with $R$: this is *weak scaling*. If the batch of *all* ranks together is fixed at $B$ instead, so that learning stays the same, each rank gets $B/R$ samples: this is *strong scaling*. The computing time then shrinks, and everything that does not shrink begins to show.
 #
-# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds. The 2 ms are a fixed cost of every step, such as that of launching each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is that of LeNet.
+# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds. The 2 ms are a fixed cost of every step, such as the time to launch each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is that of LeNet.
 #
 # **Predict.** What is the speed-up of four ranks with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 2 · (0.5 + 2.5) = 6 ms.) Write `[a, b]`.
 
@@ -913,7 +913,7 @@ assert apparent[0] > s
 #
 # You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when more ranks pay, and move the boundary with a larger batch, fewer messages and overlap. You know what stragglers cost and why strong scaling has a limit. That is enough for daily work, and you may go on to lesson 07. The rest of this lesson applies such formulas to published runs on hundreds of GPUs, and then to 100,000 ranks. The recap is at the end.
 #
-# ## 8. Far past this machine
+# ## 8. Far beyond this machine
 #
 # Can such formulas say anything about hundreds of GPUs? We predict the efficiency of large runs from published hardware figures, and compare it with the published efficiency.
 #
@@ -991,7 +991,7 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
+# All eight predictions are too good: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
 #
 # The model does worse on the overlap gains of section 5. From each published gain, we can work out how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the published value:
 
@@ -999,7 +999,7 @@ Markdown(published_runs.reproduced_table())
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows which efficiencies the formula allows there.
+# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows the range of efficiencies that the formula allows.
 #
 # ### To 10,000 and 100,000 ranks
 #
@@ -1090,7 +1090,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # %% [markdown]
 # Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 ranks sends half a million messages in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
 #
-# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, *provided that neighbours in the ring are in the same node*: at any time, only one message then leaves each node and only one enters it. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. Because so much depends on where the ranks are, libraries look at the topology before they choose an algorithm.
+# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, *provided that neighbours in the ring are in the same node*. In that case, only one message leaves each node at any time, and only one enters it. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. Because so much depends on where the ranks are, libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator

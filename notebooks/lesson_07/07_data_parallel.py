@@ -187,7 +187,7 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 #
 # The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients from all its uses.
 #
-# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. To run it again, repeat the whole step, starting with the cell in section 1 that creates the model.
+# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -211,7 +211,7 @@ print("the gradient is that of one device, to 1e-12")
 #
 # ### Exercise 2: one loss from all shards
 #
-# Instead, every device could compute the mean loss of its own shard. Then each device sends only one number to the master. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors with the mean loss of each device's shard, and `sizes` lists the number of samples in each shard. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is then 0/0, which is `nan`.
+# Instead of sending its outputs to the master, every device could compute the mean loss of its own shard and send only this number. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors with the mean loss of each device's shard, and `sizes` lists the number of samples in each shard. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is then 0/0, which is `nan`.
 
 
 # %% tags=["exercise"] exercise="07.mean_loss"
@@ -333,7 +333,7 @@ for p in (1, 2, 3, 4):
 #
 # ## 3. `torch.nn.DataParallel` itself
 #
-# In PyTorch, all of section 2 is one line: `model = torch.nn.DataParallel(model)`. It calls functions whose names you already know:
+# In PyTorch, all of section 2 is one line: `model = torch.nn.DataParallel(model)`. This wrapper calls functions whose names you already know:
 #
 # | step | `torch.nn.parallel` | what it does on GPUs |
 # |---|---|---|
@@ -341,7 +341,7 @@ for p in (1, 2, 3, 4):
 # | 2 | `scatter(inputs, devices)` | cuts with `torch.chunk` and copies |
 # | 3 | `parallel_apply(replicas, inputs)` | starts a new thread for each device, in each step |
 # | 4 | `gather(outputs, master)` | copies and joins, as part of the graph |
-# | 5 | none | you call the loss, `backward()` and `optimizer.step()` yourself, on the master |
+# | 5 | none | you compute the loss and call `backward()` and `optimizer.step()` yourself, on the master |
 #
 # These functions are for GPUs: `scatter` accepts CPU tensors but distributes them to GPUs, and `gather` rejects CPU tensors. So the next cell runs them only if there are at least two GPUs; it prints what it ran.
 
@@ -465,7 +465,7 @@ for p in (2, 4, 8, 16):
 compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
 
 # %% [markdown]
-# The formula is correct to the byte; we counted the bytes of the tensors that were copied. Here are the bytes of every device for `p` = 4:
+# The formulas are correct to the byte; we counted the bytes of the tensors that were copied. Here are the bytes of every device for `p` = 4:
 
 # %%
 copied = logged_step(devices)
@@ -476,7 +476,7 @@ assert copied.bytes_out(0) == 3 * copied.bytes_in(1) == sum(copied.bytes_in(i) f
 assert copied.bytes_in(0) == 3 * copied.bytes_out(1) == sum(copied.bytes_out(i) for i in (1, 2, 3))
 
 # %% [markdown]
-# The master carries as much as the other three together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, one `p`-th of the gradient at a time. It takes `p - 1` rounds to add up the parts, and another `p - 1` rounds to pass on the complete sums. Here is the ring, on the same devices:
+# The master carries as many bytes as the other three together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, one `p`-th of the gradient at a time. It takes `p - 1` rounds to add up the parts, and another `p - 1` rounds to pass on the complete sums. Here is the ring, on the same devices:
 
 
 # %%
