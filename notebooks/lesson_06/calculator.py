@@ -64,8 +64,8 @@ class Setting:
 def summary(setting: Setting) -> str:
     """Return the results of lesson 06's formulas, in a few lines."""
     comp, sync = setting.comp_seconds, setting.sync_seconds(setting.ranks)
-    one_sample = fewest_ranks_that_pay(comp, setting.sync_seconds, MOST_RANKS)
-    boundary = f"from R = {one_sample} on" if one_sample else f"for no R up to {MOST_RANKS:,}"
+    fewest = fewest_ranks_that_pay(comp, setting.sync_seconds, MOST_RANKS)
+    pay = f"the smallest R that pays is {fewest}" if fewest else f"no R up to {MOST_RANKS:,} pays"
     verdict = "pays" if pays(setting.ranks, comp, sync) else "does not pay"
     hidden = setting.exposed_seconds(setting.ranks)
     return (
@@ -75,7 +75,7 @@ def summary(setting: Setting) -> str:
         f"(efficiency {efficiency(setting.ranks, comp, sync):.0%}), with perfect overlap "
         f"{speed_up(setting.ranks, comp, hidden):.3g} "
         f"({efficiency(setting.ranks, comp, hidden):.0%})\n"
-        f"more than one rank pays {boundary} (all predicted)"
+        f"{pay} (all predicted)"
     )
 
 
