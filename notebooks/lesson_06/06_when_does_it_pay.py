@@ -758,7 +758,7 @@ figures.timeline(
     end=last,
     title="Eight steps: who computes, who waits for the slowest",
     alt="Timeline of four ranks over eight steps: in each step all begin together, each computes "
-    "for another time, and all but the slowest are idle until it is done.",
+    "for a different time, and all but the slowest are idle until the slowest is done.",
 )
 
 # %% [markdown]

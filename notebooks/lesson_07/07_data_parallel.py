@@ -413,8 +413,8 @@ figures.timeline(
     moves=["replicate", "scatter", "gather", "scatter back", "reduce"],
     title="One step of DataParallel on four devices, measured",
     alt="Timeline of four devices, measured: device 0 replicates and scatters while the others "
-    "are idle; all do the forward; device 0 gathers and works out the loss while the others are "
-    "idle; all do the backward; device 0 adds up and updates while the others are idle.",
+    "are idle; all run forward; device 0 gathers and works out the loss while the others are "
+    "idle; all run backward; device 0 adds up and updates while the others are idle.",
 )
 
 # %% tags=["nbval-ignore-output"]
