@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 05 Synchronous SGD by hand
 #
-# **The one idea.** Start every rank with the same weights, and give each its own part of the data; after every backward pass, average the gradients; then let each rank take its step. In this way, R ranks train exactly the network that a single process would have trained with a batch R times as large.
+# **The one idea.** Start all ranks with the same weights, and give each rank its own part of the data. After every backward pass, average the gradients over all ranks; then let each rank take the optimizer step. R ranks then train exactly the network that a single process would train with a batch R times as large.
 #
 # **You will be able to**
-# - write the whole training loop for R ranks, in fewer than 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
-# - prove that it is equivalent to one process with the large batch, and say which tolerance is fair;
-# - choose a learning rate for the larger batch, and distinguish what is known about it from folklore;
-# - use two invariants to find the five classic bugs of data-parallel training, which the loss curve does not show.
+# - write the whole training loop for R ranks in fewer than 30 lines, using `send`, `recv`, `broadcast` and `all_reduce`;
+# - prove that R ranks are equivalent to one process with the large batch, and choose a fair tolerance for the comparison;
+# - choose a learning rate for the larger batch, and tell evidence from folklore;
+# - use two invariants to find five classic bugs in data-parallel training that a loss curve does not show.
 #
 # **You need first** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
 #
@@ -36,7 +36,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. A network, and a share of the data for every rank
 #
-# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. The MNIST data set was compiled for the same paper. If it is on your machine (in the folder given by `COURSE_DATA`), the lesson uses it. Otherwise the lesson uses the digits that come with the course, enlarged to the same size. Everything below is the same for both.
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Our version takes images of 28 × 28 pixels. If the MNIST data set, which was compiled for the same paper, is in the folder given by `COURSE_DATA`, the lesson uses that. Otherwise it uses the digits that come with the course, enlarged to 28 × 28 pixels. Everything below works with either data set.
 
 # %%
 # %%px
@@ -81,7 +81,7 @@ assert len(mine) == len(training) // world_size
 # %% [markdown]
 # ## 2. The same start for every rank
 #
-# Every rank creates its own LeNet, with random weights. To show the problem, we give the ranks different seeds here, as would happen if you gave the seeds no thought.
+# Every rank creates its own LeNet, with random weights. To show the problem, we give each rank a different seed here. Without any seed, the weights would differ as well.
 
 # %%
 # %%px
@@ -130,7 +130,7 @@ compare(prediction, cluster.view["messages"][0])
 # %% [markdown]
 # Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised an error on *every* rank if they differed.
 #
-# Here rank 0 does all the work, one sibling after another. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows the network may let the siblings pass the data on.
+# Here rank 0 does all the work, one sibling at a time. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows the network may let the siblings pass the data on.
 
 
 # %%
@@ -218,9 +218,9 @@ compare(prediction, cluster.view["differing"][0])
 assert cluster.view["differing"] == [["loss"]] * 4
 
 # %% [markdown]
-# Only the loss differs, because each rank reports the loss of its own 16 images. (The loss of the batch is the mean over the ranks, which takes one more `all_reduce`.) Everything else is identical, bit for bit, after 60 steps in which no rank compared or corrected any weights. Why?
+# Only the loss differs, because each rank reports the loss of its own 16 images. (The loss of the whole batch is the mean over the ranks, which takes one more `all_reduce`.) Everything else is identical, bit for bit, after 60 steps in which no rank compared or corrected any weights. Why?
 #
-# Lesson 04 showed that an optimizer is a function of the weights, the gradient and its own state. Suppose that the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function gets the same numbers, so weights *and* state agree after the step. They also agree at the start: the weights because of the broadcast, and the state because it is empty. So, by induction, they agree after every step, momentum included. The argument needs *every* link. If one rank skips one all-reduce, or starts with a different momentum, the replicas drift apart for good.
+# Lesson 04 showed that an optimizer is a function of the weights, the gradient and its own state. Suppose that the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function gets the same numbers, so weights *and* state agree after the step. They also agree at the start: the weights because of the broadcast, and the state because it is empty. So, by induction, they agree after every step, momentum included. The argument needs *every* link. If one rank uses its own gradient in a single step, or starts with a different momentum, the replicas drift apart for good.
 #
 # These are the checks to make after every training run:
 
@@ -238,7 +238,7 @@ print(f"loss {first:.2f} -> {last:.2f}, test accuracy {loops.accuracy(model, tes
 # %% [markdown]
 # ## 4. The proof
 #
-# Equal replicas prove that the ranks agree. They could still agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So we let one process do it, and compare the weights after every step. Rank 0 acts as the one process. Its batch is the union of the batches of the four ranks in the same step.
+# Equal replicas prove only that the ranks agree. They could still agree on something wrong. Our claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So we also train the network in one process, rank 0, and compare the weights after every step. In each step, the batch of this process is the union of the four ranks' batches.
 
 
 # %%
@@ -259,9 +259,9 @@ def in_dtype(batches, dtype):
 
 
 # %% [markdown]
-# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. A rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number in float32, and up to $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the distance must be smaller in float64 by about the ratio of the two, half a billion. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
+# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. A relative rounding error is at most $2^{-24} \approx 6 \cdot 10^{-8}$ in float32, and at most $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the differences in float64 must be smaller than those in float32 by a factor of about half a billion, the ratio of the two rounding errors. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
 #
-# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Give a letter.
+# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Answer A, B or C.
 
 # %%
 prediction = None
@@ -313,7 +313,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Both distances rise in the same way, eight or nine orders of magnitude apart, so rounding is the only cause. `assert_matches_serial` checks this with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add in a different order. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
+# The two differences grow in the same way, eight or nine orders of magnitude apart, so rounding is the only cause. `assert_matches_serial` compares the weights with a tolerance. When the lesson was written, we *measured* differences of $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add in a different order. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
 
 # %%
 # %%px
@@ -325,9 +325,9 @@ print("four ranks = one process with the four-fold batch, over 60 steps")
 # %% [markdown]
 # ### Exercise 1: one message in place of ten
 #
-# Our `average_gradients` calls `all_reduce` once per parameter, which is ten times in every step. Each call costs at least one latency (lesson 01), however small the tensor, and LeNet's smallest has 6 numbers.
+# Our `average_gradients` calls `all_reduce` once per parameter tensor, which makes ten calls in every step. However small the tensor is, a call costs at least one latency (lesson 01), and LeNet's smallest tensor has only 6 numbers.
 #
-# Write `sync_gradients(model, group)`. It replaces each gradient with the mean over the ranks of `group`, using **one** all-reduce. It skips parameters without a gradient (`parameter.grad is None`). These are frozen parameters, which here are the same on all ranks.
+# Write `sync_gradients(model, group)`. It replaces each gradient with the mean over the ranks of `group`, using **one** all-reduce. It skips parameters without a gradient (`parameter.grad is None`), which are frozen or unused. In this exercise, the same parameters lack a gradient on every rank.
 
 
 # %% tags=["exercise"] exercise="05.sync_gradients"
@@ -349,11 +349,11 @@ def sync_gradients(model, group):
 check("05.sync_gradients")
 
 # %% [markdown]
-# Stuck? `hint("05.sync_gradients")`, `solution("05.sync_gradients")`. There is also `course_lib.parallel.gradient_sync.sync_gradients` in the course's library, which does this and a bit more; section 6 uses it.
+# Stuck? `hint("05.sync_gradients")`, `solution("05.sync_gradients")`. The course's library has its own version, `course_lib.parallel.gradient_sync.sync_gradients`, which does a little more; section 6 uses it.
 #
 # ### Exercise 2: find what is wrong
 #
-# This is a colleague's training step. The loss falls on every rank, but the result is wrong. The step has **two** mistakes.
+# This is a colleague's training step. The loss falls on every rank, but the result is wrong. The step contains **two** mistakes.
 #
 # ```python
 # def train_step(model, optimizer, images, labels, group):
@@ -369,7 +369,7 @@ check("05.sync_gradients")
 #     return loss.item()
 # ```
 #
-# Rewrite `train_step`. It must train as one process with the whole batch would, and return the loss of the whole batch *before* the step, as a number. (All ranks have the same number of samples.)
+# Rewrite `train_step`. It must train as one process with the whole batch would, and return the loss of the whole batch *before* the step, as a Python number. (All ranks have the same number of samples.)
 
 
 # %% tags=["exercise"] exercise="05.train_step"
@@ -401,14 +401,14 @@ check("05.train_step")
 #
 # ### Exercise 3: remainders
 #
-# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. In the second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call. The program hangs at the end of the first epoch.
+# Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. A program that trains for one epoch hangs at the end: in their second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call.
 #
-# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns this rank's batches as a list of lists of sample numbers, from 0 to `samples - 1`. The batches must satisfy three rules:
+# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns the batches of `rank` as a list of lists of sample numbers, which run from 0 to `samples - 1`. The batches must satisfy three rules:
 # - every sample is in exactly one batch of one rank;
-# - all ranks have the **same number of batches**, no more than necessary; no batch is empty or larger than `batch_size`;
+# - all ranks have the **same number of batches**, and this number is as small as possible; no batch is empty or larger than `batch_size`;
 # - in each step, the sizes of any two ranks' batches differ by at most one.
 #
-# You may assume that there are enough samples for no batch to be empty. (The gradients must then be weighted as in lesson 04.)
+# You may assume that there are enough samples for such a plan. (To train with batches of different sizes, weight the gradients as in lesson 04.)
 
 
 # %% tags=["exercise"] exercise="05.batches_of_rank"
@@ -431,9 +431,9 @@ check("05.batches_of_rank")
 #
 # ### Exercise 4: back from a checkpoint
 #
-# A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` the saved momentum. The other ranks have just created a model with random weights and an optimizer that has not yet taken a step. Most people would now call `sync_initial_weights(model)`. Think of the induction in section 3: is every link there?
+# A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` has the saved momentum. The other ranks have just created a model with random weights and an optimizer that has not yet taken a step. Most people would now call `sync_initial_weights(model)`. Think of the induction in section 3: is every link in place?
 #
-# Write `sync_from_root(model, optimizer, group)`. Once it has run, all ranks can carry on as rank 0 would have done alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` replaces the items of the list `objects`, which may be any Python objects, with those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
+# Write `sync_from_root(model, optimizer, group)`. Once it has run, all ranks can carry on as rank 0 alone would have done. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` takes a list of any Python objects, and replaces every rank's items with those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
 
 
 # %% tags=["exercise"] exercise="05.sync_from_root"
@@ -456,11 +456,11 @@ check("05.sync_from_root")
 #
 # ## 5. A larger batch needs another learning rate
 #
-# Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. Each step is more precise, because more samples go into it. But if it is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
+# Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. The gradient of each step is more precise, because more samples go into it. But if each step is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
 #
 # - **none**: leave $\lambda$ as it is. The mean gradient, and hence each step, is about as long as before, but there are $R$ times fewer steps.
-# - **linear**: use $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, they add up to one step that is $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training, the gradient changes fast, and the assumption is poor.
-# - **square root**: use $\sqrt R\, \lambda$ [5]. A mean over $R$ times as many samples has a standard deviation that is $\sqrt R$ times smaller, so the *noise* of a step stays the same.
+# - **linear**: use $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, these steps add up to one step that is $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training, the gradient changes fast, and the assumption is poor.
+# - **square root**: use $\sqrt R\, \lambda$ [5]. A mean over $R$ times as many samples has a standard deviation that is $\sqrt R$ times smaller. This rule therefore leaves the *noise* of a step unchanged.
 #
 # The linear rule is at its worst at the start, so training often **warms up**. A *constant* warm-up uses the small rate for a while and then switches to the large one. A *gradual* warm-up goes from small to large in equal increments. Here are the rates for 16 ranks under each rule, and then a gradual warm-up of four steps:
 
@@ -471,11 +471,11 @@ print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear"
 print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
 
 # %% [markdown]
-# Only an experiment can show which rule is best. The best-known experiment trained ResNet-50 on ImageNet, with a batch size of 256 (8 GPUs with 32 images each) and with one of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, and batch sizes of 8 (one worker) and 128 (16 workers with 8 each).
+# Only an experiment can show which rule is best. The best-known experiment trained ResNet-50 on ImageNet, with batch sizes of 256 (8 GPUs with 32 images each) and of 8,192, which is 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, and batch sizes of 8 (one worker) and 128 (16 workers with 8 each).
 #
-# Do we need 16 ranks on this machine? No. You proved in section 4 that R ranks equal one process with a batch R times as large. So one process can find out what 16 ranks would do. Since we have four ranks, each of them does the whole experiment **with its own seed**. This is parallel computing at its simplest: it needs no messages at all.
+# Do we need 16 ranks on this machine? No. Section 4 proved that R ranks are equivalent to one process with a batch R times as large. So one process can show what 16 ranks would do. Since we have four ranks, each of them runs the whole experiment **with its own seed**. This is parallel computing at its simplest: it needs no messages at all.
 #
-# The warm-up takes an 18th of the training, as in the paper: there it takes 5 of 90 epochs, and here 3 of 50 steps. Three steps are hardly a warm-up, so do not expect much of it.
+# The warm-up takes an 18th of the training, as in the paper: there it takes 5 of 90 epochs, and here 3 of 50 steps. Three steps are very few, so do not expect much of the warm-up.
 
 
 # %%
@@ -502,9 +502,9 @@ def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
 
 
 # %% [markdown]
-# Training all of them takes longer than any other cell in this lesson, so the cell gets a limit of 180 s instead of 60.
+# The next cell trains the network under six settings. This takes longer than any other cell in this lesson, so the cell gets a time limit of 180 s instead of 60 s.
 #
-# **Predict.** Of these three, which has the smallest test error and which the largest: (A) no scaling, (B) square root, (C) linear with gradual warm-up? Give their letters in order, from the smallest error to the largest, such as `"ABC"`.
+# **Predict.** Sort three of the settings by test error: (A) no scaling, (B) square root, (C) linear with gradual warm-up. Write their letters from the smallest error to the largest, such as `"ABC"`.
 
 # %%
 prediction = None
@@ -545,9 +545,9 @@ measured_beside_published(
 )
 
 # %% [markdown]
-# The left side shows the results *measured here*: a point for each of four seeds, and a line at their mean. The right side shows those that Goyal and others *published* [4]; there, "one worker" is the baseline of 8 GPUs. (The last two published rows come from a separate table, about scaling rules. We could not find out whether those two runs used a warm-up. Ours did not.)
+# The left half of the figure shows the results *measured here*: a point for each of four seeds, and a line at their mean. The right half shows the results that Goyal and others *published* [4]; there, "one worker" is the baseline of 8 GPUs. (The last two published rows come from a separate table, about scaling rules. We could not find out whether those two runs used a warm-up. Ours did not.)
 #
-# This part of the published order shows in our results too, by a wide margin and with either data set:
+# Part of the published order also holds in our results, by a wide margin and with either data set:
 
 # %%
 linear = (mean["linear"] + mean["linear, gradual warm-up"]) / 2
@@ -556,24 +556,24 @@ assert linear < mean["square root"], "the linear rule beats the square root"
 assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 
 # %% [markdown]
-# - **Without scaling**, the result is worst by far, because the weights get only a sixteenth of the way.
+# - **Without scaling**, the result is worst by far, because the weights move only about a sixteenth as far as with one worker.
 # - The **square root** lies in between.
 # - The **linear rule** comes closest to one worker.
 #
-# Four seeds do *not* show how the linear runs compare with each other: they differ by less than two seeds do. With ten seeds, the order is the published one except for one pair, gradual warm-up and none, which cannot be told apart. The table gives the mean test error in per cent (*measured* while the lesson was written):
+# Four seeds do *not* show how the three linear settings compare: the settings differ less than two seeds of the same setting do. With ten seeds, the order is the published one, except that gradual warm-up and no warm-up cannot be told apart. The table gives the mean test error over ten seeds in per cent (*measured* while the lesson was written):
 #
 # | | one worker | gradual | none | constant | square root | no scaling |
 # |---|---|---|---|---|---|---|
 # | digits | 3.8 | 5.4 | 5.3 | 7.6 | 12.6 | 40.8 |
 # | MNIST | 6.9 | 9.4 | 8.7 | 11.5 | 18.0 | 44.7 |
 #
-# In the *published* runs, each of the three differs from the next by about one percentage point. Those runs took 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its learning rates are low, so its problems do not come from the start.
+# In the *published* runs, each of the three linear settings differs from the next by about one percentage point. Those runs took 90 epochs over 1.28 million images, and a bad start at 32 times the rate did lasting damage. Our network is small and its learning rates are low, so a bad start does little harm.
 #
-# The linear rule is not a law. It fails when the batch gets too large (in [4], beyond 8,192), and it depends on the model and the data. With Adam, the square root is often preferred, and that rule changes not only the learning rate but also $\beta_1$, $\beta_2$ and $\varepsilon$ [6]. Use a rule to find the first value to try.
+# The linear rule is not a law. It fails when the batch gets too large (in [4], beyond 8,192), and the limit depends on the model and the data. With Adam, a square-root rule is often preferred; it changes not only the learning rate but also $\beta_1$, $\beta_2$ and $\varepsilon$ [6]. Use a rule to find the first value to try.
 #
 # ## 6. Break it on purpose
 #
-# Here are five bugs from real code, each in a single line. None of them crashes the program. For each bug, we check the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? Twenty steps in float64 are enough, with a tolerance of $10^{-9}$ for "match".
+# Here are five bugs from real code, each a matter of a single line. None of them crashes the program. For each bug, we check the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? Twenty steps in float64 are enough, and to match one process means to be within a tolerance of $10^{-9}$.
 
 # %%
 # %%px
@@ -629,7 +629,7 @@ def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=n
 #
 # 1. **No initial sync.** Every rank starts with its own weights.
 # 2. **Forgotten sync.** No rank averages its gradients.
-# 3. **The type test that matches nothing.** The author meant to be careful. But a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
+# 3. **The type test that matches nothing.** The author wanted to be careful, but a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
 # 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows then uses each rank's own gradient.
 # 5. **Rank-dependent dropout.** Every rank draws its own masks.
 #
@@ -691,11 +691,11 @@ matching = [bug for bug in sorted(found) if found[bug]["match one process"] == "
 assert matching == ["0. as it should be", "4b. weights, after the step"]
 
 # %% [markdown]
-# **The loss falls in every one of them.** So the loss curves tell you nothing. The invariants do, but one alone is not enough: in two of the wrong runs, the replicas are equal.
+# **The loss falls in every run.** So the loss curve tells you nothing. The invariants expose the bugs, but one invariant alone is not enough: in two of the wrong runs, the replicas are equal.
 #
-# Look at the variants of bug 4. In 4b, each rank takes its own step, and the weights are averaged *after* it. With SGD this is right. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank has its own momentum, so a checkpoint of rank 0 does not contain the whole state.) With Adam, which divides by the size of the gradient, it is wrong, although the replicas are equal. Only the comparison with one process shows this.
+# Look at the variants of bug 4. In 4b, each rank takes its own step, and the weights are averaged *after* it. With SGD this is right. The step is linear in the gradient, so the mean of the ranks' new weights is the result of a step with the mean gradient. The same holds for the momenta. (But each rank has its own momentum, so a checkpoint of rank 0 does not contain the whole state.) In 4c, the optimizer is Adam, which divides by the size of the gradient. There, averaging the weights is wrong, although the replicas are equal. Only the comparison with one process shows this.
 #
-# What do you see when an invariant fails? Here is bug 3, for instance:
+# What does an invariant report when it fails? Here is the message for bug 3:
 
 # %% tags=["nbval-ignore-output"]
 print(found["3. type test"]["replicas equal"])
@@ -706,11 +706,11 @@ print(found["3. type test"]["replicas equal"])
 # | 1 no initial sync | training is a little worse than it should be; the result depends on the rank from which you take it | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
 # | 2 forgotten sync | R separate networks, each trained on 1/R of the data | replicas differ after one step | average gradients between `backward` and `step` |
 # | 3 type test | the same as 2, although the sync is called (it does nothing) | replicas differ; the log shows no collective | test `parameter.grad is not None` |
-# | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas always differ a little | average gradients, before the step |
-# | 4c weights, with Adam | none | replicas equal, no match with one process | average gradients |
-# | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | none needed; for a proof, switch dropout off |
+# | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas always differ a little | average the gradients before the step |
+# | 4c weights, with Adam | none | replicas equal, no match with one process | average the gradients |
+# | 5 dropout by rank | none; for training, this is what you want | replicas equal, no match with one process | none needed; for a proof, switch dropout off |
 #
-# So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And compare every new piece of training code with a single process, in one short run.
+# So make two checks a habit. Call `assert_replicas_equal` after every training run (it takes milliseconds). And before you rely on a new piece of training code, compare it with a single process in one short run.
 #
 # ## Recap
 #
@@ -724,7 +724,7 @@ print(found["3. type test"]["replicas equal"])
 # | proof | – | replicas equal to the bit; equal to one process within rounding: half a billion times closer in float64 than in float32 |
 #
 # - Replicas stay in step by induction: same weights, same state, same gradient, same function. One broken link breaks all later steps.
-# - A falling loss proves nothing. The two invariants do.
+# - A falling loss proves nothing. Check the two invariants.
 # - With a batch R times as large, you can find out on one rank what R ranks would do.
 #
 # **Next:** lesson 06 asks when all this is faster than one process, and by how much.

@@ -1,6 +1,6 @@
-"""A training step on R ranks is judged by what one process makes of the same data.
+"""The checks of lesson 05: a training step on R ranks against one process with the same data.
 
-The checks of lesson 05. One runs in the notebook, three on the ranks.
+One runs in the notebook, three on the ranks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SYNC_HINTS = [
     "Send one large message instead of ten small ones: lay all gradients end to end in one long "
     "vector, all-reduce that, and put the pieces back where they came from.",
     "`torch.cat([gradient.flatten() for gradient in gradients])` makes the vector, and "
-    "`flat.split([gradient.numel() for gradient in gradients])` takes it apart. Leave out "
-    "parameters whose `grad` is None at the very start.",
+    "`flat.split([gradient.numel() for gradient in gradients])` takes it apart. Before you start, "
+    "leave out the parameters whose `grad` is None.",
     "```python\n"
     "gradients = [p.grad for p in model.parameters() if p.grad is not None]\n"
     "flat = torch.cat([gradient.flatten() for gradient in gradients])\n"
@@ -44,10 +44,10 @@ def check_sync_gradients(sync_gradients: Callable) -> str:
                 judge_sync(observe_sync(sync_gradients, ranks), p)
 
     with_smaller_group(judge)
-    return "The mean gradient on every rank, for one collective."
+    return "Every rank has the mean gradient, after a single collective."
 
 
-# ---- a training step to mend ------------------------------------------------------------------
+# ---- a training step to fix --------------------------------------------------------------------
 
 STEP_HINTS = [
     "Follow one gradient: where is it made, where is it averaged, where is it used? Then follow "
@@ -67,10 +67,10 @@ def check_train_step(train_step: Callable) -> str:
 
     with_smaller_group(lambda ranks, p: judge_train_step(observe_train_step(train_step, ranks), p))
     judge_adam(train_step)
-    return "Three steps, and every rank is where one process would be."
+    return "After three steps, every rank has the weights that one process would have."
 
 
-# ---- as many batches on every rank ------------------------------------------------------------
+# ---- the same number of batches on every rank ---------------------------------------------------
 
 BATCHES_HINTS = [
     "First find the number of steps. It must be the same for all ranks, so it may depend only on "
@@ -97,7 +97,7 @@ def check_batches_of_rank(batches_of_rank: Callable) -> str:
             for _ in range(2)
         )
         judge_batches(given, again, samples, batch_size)
-    return "Every sample once, and as many steps on every rank."
+    return "Every sample is used once, and every rank takes the same number of steps."
 
 
 # ---- back from a checkpoint -------------------------------------------------------------------
@@ -125,4 +125,4 @@ def check_sync_from_root(sync_from_root: Callable) -> str:
 
     need_process_group()
     judge_restore(observe_restore(sync_from_root))
-    return "Weights and momentum: all ranks go on as rank 0 would have alone."
+    return "All ranks carry on with rank 0's weights and momentum, as rank 0 alone would have done."

@@ -1,6 +1,6 @@
-"""The figure of lesson 05: results of several seeds, one by one, beside published ones.
+"""The figure of lesson 05: the results of each seed, beside published ones.
 
-A mean alone hides whether a difference is larger than the difference between two seeds.
+A mean alone does not show whether a difference exceeds that between two seeds.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def measured_beside_published(
     """Plot the runs of each group as points and their mean as a line, beside published numbers.
 
     ``measured``: from a group's label to positive numbers, one per run, drawn on a logarithmic
-    axis. ``published``: from the same labels to one number. ``alt``: leave measured numbers out
-    of it so that it is the same in each run. Raises ValueError if the labels differ, a group
+    axis. ``published``: from the same labels to one number. ``alt``: should contain no measured
+    numbers, so that it is the same in every run. Raises ValueError if the labels differ, a group
     is empty or a number is not positive.
     """
     if set(measured) != set(published):

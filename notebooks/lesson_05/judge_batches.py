@@ -1,4 +1,4 @@
-"""Ranks that make different numbers of steps hang, so the plan itself is judged."""
+"""Judge the plan of batches itself: ranks that take different numbers of steps would hang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = (
 
 
 def judge_batches(given: list, again: list, samples: int, batch_size: int) -> None:
-    """``given``: from a rank to its list of batches; ``again``: the same of a second call."""
+    """``given``: each rank's list of batches; ``again``: the same from a second call."""
     world_size = len(given)
     asked = f"{samples} samples, batches of at most {batch_size}, {world_size} ranks"
     for rank, batches in enumerate(given):

@@ -1,7 +1,7 @@
-"""Weights after a few steps tell which usual mistake a training step makes.
+"""The weights after a few steps show which common mistake a training step makes.
 
-The judges of the exercises of lesson 05 that run on the ranks. Models are small and in float64,
-so that what a mistake leads to is far from what is right.
+The judges of those exercises of lesson 05 that run on the ranks. Models are small and in float64,
+so the result of a mistake differs clearly from the right one.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _all_close(vectors: Sequence[torch.Tensor], wanted) -> bool:
 
 
 def _with_gradients(rank: int) -> nn.Module:
-    """A model with a frozen bias; every other gradient tells its rank and its place.
+    """A model with a frozen bias; every other gradient encodes its rank and its place.
 
-    The last layer's bias may learn, but has no gradient: the loss did not use it. Float32 does
-    not hold the gradients.
+    The last layer's bias may learn, but has no gradient: the loss did not use it. Float32 cannot
+    represent the gradients exactly.
     """
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).double()
     model[0].bias.requires_grad_(False)
     for index, parameter in enumerate(model.parameters()):
-        parameter.data.fill_(7 * rank)  # whoever averages weights gets something else
+        parameter.data.fill_(7 * rank)  # averaging the weights changes them
         if index in (0, 2):
             places = torch.arange(parameter.numel()).double().view_as(parameter)
             parameter.grad = (rank + 1) ** 2 * (places + 10 * index + 2.0**-23)
@@ -74,7 +74,7 @@ def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
 
 
 def _other_order_of_sets(rank: int) -> AbstractContextManager:
-    """Let a set of tensors have another order on odd ranks. It goes by addresses, which differ."""
+    """Give sets of tensors a different order on odd ranks; by default, addresses decide."""
 
     def hashed(tensor: torch.Tensor) -> int:
         place = tensor.numel() if rank % 2 else 8 - tensor.numel()
@@ -91,7 +91,7 @@ def judge_sync(seen: Observation, p: int) -> None:
     if not any(seen.logs):
         raise WrongAnswer("no-communication")
     judge_collectives(seen)
-    all_waited(seen)  # or what is in the gradients is what happened to have come by then
+    all_waited(seen)  # otherwise the gradients hold whatever had arrived by then
     if any(result[0] is None for result in seen.results[:p]):
         raise WrongAnswer("no-gradient")
     given = [gradients for gradients, _, _ in seen.results[:p]]
@@ -133,7 +133,7 @@ def _swapped(flat: torch.Tensor, first: int) -> torch.Tensor:
     return torch.cat([flat[first:], flat[:first]])
 
 
-# ---- a training step to mend ------------------------------------------------------------------
+# ---- a training step to fix -------------------------------------------------------------------
 
 STEPS, SHARE = 3, 5  # a share of 4 would be as large as the number of ranks
 
@@ -178,7 +178,7 @@ def observe_train_step(train_step, ranks: list[int] | None, make_optimizer=_sgd)
 
 
 class _SerialRuns(NamedTuple):
-    """Weights after the right steps and by usual mistakes; losses before and after each step."""
+    """Weights after right steps and after common mistakes; losses before and after each step."""
 
     right: torch.Tensor
     mistakes: dict[str, torch.Tensor | list]
@@ -243,7 +243,7 @@ def judge_train_step(seen: Observation, p: int) -> None:
 
 
 def _first(numbers: torch.Tensor) -> str:
-    """Return the first of many numbers as they are told to a learner."""
+    """Return the first few of many numbers, in the form in which a learner sees them."""
     return ", ".join(f"{number:.4g}" for number in numbers[:4].tolist())
 
 
@@ -289,10 +289,10 @@ LATER_RATE = 0.25  # rank 0's learning rate has been lowered since the start
 
 
 def _interrupted() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """What rank 0 has after a few steps, and every other rank: something new."""
+    """Rank 0's model and optimizer after a few steps; new ones on every other rank."""
     rank = dist.get_rank()
     model = _task()[0]
-    # As the running mean of a batch normalisation: a state that is no parameter.
+    # State that is not a parameter, like the running mean of batch normalisation.
     model.register_buffer("batches_seen", torch.tensor(float(7 * rank + 2)))
     if rank != 0:
         for parameter in model.parameters():

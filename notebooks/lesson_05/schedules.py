@@ -55,8 +55,8 @@ def warm_up(step: int, steps: int, rate: float, start: float, kind: WarmUp = "gr
     Args:
         step: steps done so far, at least 0.
         steps: length of the warm-up in steps; 0 is no warm-up.
-        rate: learning rate after it.
-        start: learning rate at its beginning, as a rule that of one worker.
+        rate: learning rate after the warm-up.
+        start: learning rate at its beginning, usually that of one worker.
         kind: one of the three.
 
     Raises:

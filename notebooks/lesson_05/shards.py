@@ -1,4 +1,4 @@
-"""Divides a data set among the ranks; each rank computes its own part without a message."""
+"""Divide a data set among the ranks; each rank works out its own part without any messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def shard_indices(
 ) -> torch.Tensor:
     """Return the indices of one rank's samples, int64 (samples,), in order and contiguous.
 
-    What happens if ``length`` is no multiple of ``world_size``:
+    What happens if ``length`` is not a multiple of ``world_size``:
 
     ========= ====================================================================
     "raise"   an error says so (and names the other three)
-    "drop"    the last ``length % world_size`` samples belong to nobody
-    "pad"     the last ranks get samples from the beginning again, as
-              ``torch.utils.data.DistributedSampler`` does; they count twice
-    "keep"    sizes differ by one, the first ranks have more; then a mean over
-              ranks weighs samples unevenly unless each rank weighs its loss
+    "drop"    the last ``length % world_size`` samples belong to no rank
+    "pad"     the last ranks get samples from the beginning again, as with
+              ``torch.utils.data.DistributedSampler``; these samples count twice
+    "keep"    sizes differ by at most one, the first ranks have more; a mean over ranks
+              then weights samples unevenly unless each rank weights its loss
     ========= ====================================================================
 
     Raises:
-        TypeError: if a number is no whole number.
+        TypeError: if an argument is not a whole number.
         ValueError: for an uneven length with "raise", or arguments out of range.
     """
     length, rank = whole("length", length), whole("rank", rank)
@@ -63,19 +63,19 @@ def shard_indices(
 
 
 def shard(data: Any, rank: int, world_size: int, uneven: Uneven = "raise") -> Any:
-    """Return one rank's part of ``data``: what :func:`shard_indices` says.
+    """Return one rank's part of ``data``, chosen by :func:`shard_indices`.
 
     Args:
         data: a tensor or array (first dimension is shared out), a sequence such as a list, a
-            data set with ``images`` and ``labels``, a ``TensorDataset``, any other data set with
-            a length that gives a sample for a number, or a number of samples.
+            data set with ``images`` and ``labels``, a ``TensorDataset``, any other data set
+            with a length and integer indices, or a number of samples.
         rank: whose part, 0 to ``world_size`` - 1.
         world_size: number of parts.
-        uneven: what to do if the length is no multiple of ``world_size``.
+        uneven: what to do if the length is not a multiple of ``world_size``.
 
     Returns:
-        Of the kind of ``data``; for a number the indices, int64 (samples,); for the other data
-        sets a ``torch.utils.data.Subset``, which copies nothing.
+        The same kind as ``data``; for a number of samples, the indices, int64 (samples,); for other
+        data sets, a ``torch.utils.data.Subset``, which copies nothing.
 
     Raises:
         ValueError: see :func:`shard_indices`.

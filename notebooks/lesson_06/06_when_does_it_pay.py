@@ -13,11 +13,11 @@
 # %% [markdown]
 # # 06 When does it pay?
 #
-# **The one idea.** R ranks need R times fewer steps, but each step must also synchronise. R ranks are faster than one exactly when synchronising takes less than R − 1 times as long as computing, and you can measure or predict both times before you buy the machines.
+# **The one idea.** R ranks need R times fewer steps, but in every step they must also synchronise. R ranks are faster than one exactly when synchronising takes less than R − 1 times as long as computing, and you can measure or predict both times before you buy the machines.
 #
 # **You will be able to**
 # - predict the speed-up of R ranks from two measured times, and work out how many ranks it takes to gain anything;
-# - find the boundary on a slow network, and move it with fewer messages, buckets and overlap;
+# - find out how slow a network may be before R ranks no longer pay, and move this boundary with fewer messages, buckets and overlap;
 # - say what a straggler costs, and why strong scaling has a limit;
 # - interpret a published efficiency, reproduce it from hardware figures, and say what breaks at 10,000 ranks.
 #
@@ -70,7 +70,7 @@ pair = groups_of_two[rank // 2]
 #
 # The *speed-up* is $S = T_\text{epoch}(1) / T_\text{epoch}(R) = R\, /\, (1 + T_\text{sync}/T_\text{comp})$, and the *efficiency* is $S/R$.
 #
-# **Predict.** Computing takes 20 ms, synchronising 30 ms. What is the speed-up with (a) 2 and (b) 4 ranks, if $T_\text{sync}$ is the same for both? Write `[a, b]`.
+# **Predict.** Computing takes 20 ms, and synchronising takes 30 ms. What is the speed-up with (a) 2 and (b) 4 ranks, if $T_\text{sync}$ is the same for both? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -82,11 +82,11 @@ pays = [scaling.pays(ranks, 0.020, 0.030) for ranks in (2, 4)]
 assert pays == [speed_up > 1 for speed_up in speed_ups]
 
 # %% [markdown]
-# Two ranks are *slower* than one, four are faster. This answers the question "why is it slower with more workers?", and the answer has a surprising side: sometimes even more workers are the cure.
+# Two ranks are *slower* than one; four are faster. This answers the question "Why is it slower with more workers?" The answer has a surprising consequence: sometimes the cure is to add even more workers.
 #
 # Two warnings. First, epochs are not the goal: with $R B$ samples per step there are fewer updates, and lesson 05 showed what that does to learning. Second, $T_\text{sync}$ grows with $R$: slowly with a good algorithm, quickly with a bad one.
 #
-# ### Exercise 1: the time of an epoch
+# ### Exercise 1: how long an epoch takes
 #
 # Write `epoch_seconds(samples, batch, comp, sync, ranks)`, which returns how many seconds an epoch over `samples` samples takes. Each of the `ranks` ranks processes `batch` samples per step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
 
@@ -106,9 +106,9 @@ check("06.epoch_seconds")
 # %% [markdown]
 # Stuck? `hint("06.epoch_seconds")`, `solution("06.epoch_seconds")`.
 #
-# ### Exercise 2: how many ranks until it pays?
+# ### Exercise 2: the fewest ranks that pay
 #
-# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`. It returns the smallest number of ranks, from 2 to `most` inclusive, that is faster than one rank, or `None` if there is none.
+# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`. It returns the smallest number of ranks, from 2 to `most` inclusive, that is faster than one rank, or `None` if no number is.
 
 
 # %% tags=["exercise"] exercise="06.fewest_ranks"
@@ -132,7 +132,7 @@ check("06.fewest_ranks")
 #
 # We take three networks and two batch sizes. For each combination we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up of two ranks, and run real training steps, on one rank and on two.
 #
-# A speed-up is a *ratio* of two times, and the speed of a shared machine varies from moment to moment. If you measure all steps of one process today and all steps of two ranks tomorrow, you compare two days. We therefore measure in *rounds*: each round measures the four times one directly after another and gives its own ratio. A disturbance that lasts longer than a round slows all four measurements and cancels out of the ratio. A shorter one spoils one round in 25, and the median ignores it.
+# A speed-up is a *ratio* of two times, and the speed of a shared machine varies from moment to moment. If you measure all steps of one process today and all steps of two ranks tomorrow, you compare two days. We therefore measure in 25 *rounds*. Each round takes four measurements in quick succession (computing on one rank, computing on both, synchronising, and a whole step on both) and gives its own ratio. A disturbance that lasts longer than a round slows all four measurements and cancels out of the ratio. A shorter one spoils a single round, and the median ignores it.
 #
 # A barrier before each measurement keeps the wait for a late rank out of the synchronisation time. For two ranks, $T_\text{comp}$ lasts until both are done, because the slower one sets the pace.
 
@@ -205,7 +205,7 @@ if rank < 2:
             measured.append((name, models.parameter_count(model), batch, rounds_of(model, batch)))
 
 # %% [markdown]
-# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, and therefore gains the least? Write its name and batch size, such as `("LeNet", 8)`.
+# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, and therefore gains the least? Write the network's name and the batch size, such as `("LeNet", 8)`.
 
 # %%
 prediction = None
@@ -226,9 +226,9 @@ two_ranks.picture(two_against_one)
 #
 # $$S_2 = \frac{2\, T_\text{comp}(1)}{T_\text{comp}(2) + T_\text{sync}} .$$
 #
-# The line in the picture is $S_2$. It falls below 1 where a step on two ranks takes more than twice as long as a step on one. The bars span the middle half of the rounds. The line ignores two effects. In training there is no barrier before the synchronisation, which therefore includes the wait for a late rank (section 6): this moves points below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: this moves points above it. The shorter the steps, the more both effects matter.
+# The line in the picture is $S_2$. It falls below 1 where a step on two ranks takes more than twice as long as a step on one. The bars span the middle half of the rounds. The line ignores two effects. In training there is no barrier before the synchronisation, which therefore includes the wait for a late rank (section 6): this moves points below the line. And $T_\text{comp}(2)$ and $T_\text{sync}$ were each measured until both ranks were done, whereas a whole step waits only once: this moves points above the line. The shorter the steps, the more both effects matter.
 #
-# What matters is how much a rank computes *for each number that it sends*. Batch 128 computes more than batch 8 for the same gradient. A convolution uses each of its weights at every pixel. A linear layer uses each of its weights once per sample, so wide linear layers gain the least. That is why VGG-16, with its large linear layers, is the exception in section 8.
+# What matters is how much a rank computes *for each number that it sends*. A batch of 128 needs more computing than a batch of 8, and its gradient is no larger. A convolution uses each of its weights at every pixel. A linear layer uses each of its weights once per sample, so wide linear layers gain the least. That is why VGG-16, with its large linear layers, is the exception in section 8.
 #
 # We assert nothing about these speed-ups, because they depend on what else your machine is doing. On a busy machine the times are longer and the bars wider, and $S_1$ assumes two free cores that do not exist; $S_2$ takes this into account.
 #
@@ -240,7 +240,7 @@ two_ranks.picture(two_against_one)
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# where $p$ is a power of two and $\lg$ is the logarithm to base 2. (You build both in lesson 03. Here, $p = R$, the number of ranks.)
+# where $p$ is a power of two and $\lg$ is the logarithm to base 2. (You build both algorithms in lesson 03. Here, $p = R$, the number of ranks.)
 
 
 # %%
@@ -278,7 +278,7 @@ boundary_2, boundary_4 = boundary_of(2), boundary_of(4)
 compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
 
 # %% [markdown]
-# You can also solve this by hand. With the ring, four ranks break even at $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, so they break even at $\alpha + n\beta = T_\text{comp}$.
+# You can also solve this by hand. With the ring, four ranks break even at $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. With two ranks, each sends its whole gradient once, so they break even at $\alpha + n\beta = T_\text{comp}$.
 
 # %%
 assert abs(boundary_4 - GRADIENT_BYTES / 2 / (COMP - 2 * LATENCY)) <= 1  # byte/s
@@ -334,7 +334,7 @@ def predicted_speed_up(ranks, bandwidth):
 where_it_pays(bandwidths, speed_up, predicted_speed_up)
 
 # %% [markdown]
-# Where do the measured points cross 1, and what is the measured $T_\text{sync}/T_\text{comp}$ there? We interpolate between the two points beside the crossing.
+# Where do the measured points cross 1, and what is the measured $T_\text{sync}/T_\text{comp}$ there? We interpolate between the points on either side of the crossing.
 
 # %% tags=["nbval-ignore-output"]
 import numpy as np
@@ -355,11 +355,11 @@ assert max(speed_up[ranks][0] for ranks in (2, 4)) < 1, "on the slowest link nob
 assert ratios[-1] > 1 or speed_up[4][-1] > 1, "a third of the ratio at the boundary pays"
 
 # %% [markdown]
-# So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula predicts. The *bandwidth* at these crossings is higher than predicted, because a real step takes longer than in the formula and a faster link has to make up for that. The same extra millisecond matters more to two ranks, which have 10 ms to synchronise, than to four, which have 30.
+# So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula predicts. The *bandwidth* at these crossings is higher than predicted, because a real step takes longer than the formula says and a faster link has to make up for that. The same extra millisecond matters more to two ranks, which have 10 ms to synchronise, than to four, which have 30.
 #
-# We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, which is a third of what the boundary allows. If your ranks are on several machines, the time of their real network adds to that of the emulated link; if the network is slow, it may be that no point reaches the boundary.
+# We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, which is a third of what the boundary allows. If your ranks are on several machines, the real network's time is added to that of the emulated link. If the real network is slow, perhaps no point reaches the boundary.
 #
-# The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between them, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
+# The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between these bandwidths, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
 #
 # ## 4. Fewer messages
 #
@@ -441,9 +441,9 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# Backward computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient in time, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as it has collected `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as the collected gradients have `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -487,7 +487,7 @@ check("06.bucketed_sync")
 # %% [markdown]
 # Stuck? `hint("06.bucketed_sync")`, `solution("06.bucketed_sync")`.
 #
-# Your version need not handle a parameter that a rank did not use. The hook of such a parameter is not called on that rank, whose buckets then differ from those of the other ranks, and all ranks wait for each other indefinitely. The course's `BucketedGradientSync` fixes the contents of the buckets in advance, as DistributedDataParallel does; we use it from here on.
+# Your version need not handle a parameter that a rank did not use. On that rank the parameter's hook is not called, so the rank's buckets differ from those of the other ranks, and all ranks wait for each other indefinitely. The course's `BucketedGradientSync` fixes the contents of the buckets in advance, as DistributedDataParallel does; we use it from here on.
 #
 # ## 5. Overlap
 #
@@ -620,9 +620,9 @@ figures.buckets(
 )
 
 # %% [markdown]
-# Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. The rest is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
+# Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. What is not hidden is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -638,7 +638,7 @@ assert max(published) < 0.4, "all of them possible"
 #
 # `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the previous bucket has arrived.
 #
-# **Predict.** Which of these sizes is best? Write the number of layers.
+# **Predict.** Which of these sizes is best? Write the number of layers per bucket.
 
 # %%
 prediction = None
@@ -684,9 +684,9 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. The smallest buckets are therefore furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
+# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. With the smallest buckets there are the most messages, so their points are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
 #
-# The default of DistributedDataParallel is 25 MiB, chosen for models with hundreds of MiB of parameters. The best size depends on the model and the link, so measure it.
+# The default bucket size of DistributedDataParallel is 25 MiB, chosen for models with hundreds of MiB of parameters. The best size depends on the model and the link, so measure it.
 #
 # ## 6. Stragglers
 #
@@ -758,17 +758,17 @@ figures.timeline(
     end=last,
     title="Eight steps: who computes, who waits for the slowest",
     alt="Timeline of four ranks over eight steps: in each step all begin together, each computes "
-    "for another time, and all but the slowest are idle until it is done.",
+    "for a different time, and all but the slowest are idle until the slowest is done.",
 )
 
 # %% [markdown]
-# In the hatched time you pay for a rank that is idle. Here a waiting rank sleeps and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and occupies the whole core; a GPU that waits in NCCL is just as busy. Neither does any useful work.
+# During the hatched time you pay for an idle rank. Here a waiting rank sleeps and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and occupies the whole core; a GPU that waits in NCCL is just as busy. Neither does any useful work.
 #
-# The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine the result is only the error of that measurement, a few microseconds; between machines it can be days.
+# The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine the result is only the error of that measurement, a few microseconds; between machines, whose clocks start at boot, it can be days.
 #
-# Compare two sums over the 80 steps: the sum of the maxima is more than 40 % larger than the sum for any single rank. If the ranks met less often, their luck would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+# Compare two sums over the 80 steps: the sum of each step's longest time is more than 40 % larger than the sum of any single rank's times. If the ranks met less often, fast and slow steps would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
-# What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with a normal distribution (the bell curve) and a standard deviation of 1 ms, and steps with the exponential delays above.
+# What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with normally distributed times (the bell curve) and a standard deviation of 1 ms, and steps with the exponential delays above.
 
 # %%
 from rank_by_rank.lesson_06.figures import slowest_of_many
@@ -785,7 +785,7 @@ slowest_of_many(many, {"exponential delays": exponential, "bell curve": bell})
 #
 # ### Exercise 4: what waiting costs
 #
-# `times[step][rank]` is the time in seconds for which that rank computed in that step. All ranks begin a step together, and it ends when the slowest is done. Write `waiting_share(times)`, which returns the fraction of all the ranks' time that is spent waiting.
+# `times[step][rank]` is the time in seconds for which that rank computed in that step. All ranks begin a step together, and the step ends when the slowest rank is done. Write `waiting_share(times)`, which returns the fraction of all the ranks' time that is spent waiting.
 
 
 # %% tags=["exercise"] exercise="06.waiting_share"
@@ -809,9 +809,9 @@ check("06.waiting_share")
 #
 # So far the batch per rank was fixed, and the work in a step grew with $R$: this is *weak scaling*. If the batch of *all* ranks together is fixed at $B$ instead, so that learning stays the same, each rank gets $B/R$ samples: this is *strong scaling*. The computing time then shrinks, and everything that does not shrink begins to show.
 #
-# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds. The 2 ms are the cost of even the smallest step, such as the cost of launching each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is that of LeNet.
+# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds. The 2 ms are a fixed cost of every step, such as the time to launch each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is that of LeNet.
 #
-# **Predict.** What is the speed-up of four ranks with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5 ms.) Write `[a, b]`.
+# **Predict.** What is the speed-up of four ranks with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 2 · (0.5 + 2.5) = 6 ms.) Write `[a, b]`.
 
 # %%
 prediction = None
@@ -875,14 +875,14 @@ assert best < 64
 assert max(by_scaling["strong"]) < 2
 
 # %% [markdown]
-# Two laws describe the two kinds of scaling without communication. Let $s$ be the fraction of the time spent on work that is not shared out.
+# Two laws describe strong and weak scaling without communication. Let $s$ be the fraction of the time that is spent on work that the ranks cannot share.
 #
-# - **Amdahl**: the problem has a fixed size. The fraction $s$ of *one* rank's time remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, which is 18/2 = 9 here.
-# - **Gustafson**: the problem grows with $R$. The fraction $s$ of the *parallel* run's time is not shared out, so the speed-up is $s + (1-s)R$ and grows without limit.
+# - **Amdahl**: the problem has a fixed size. The fraction $s$ of *one* rank's time does not shrink, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, which is 18/2 = 9 here.
+# - **Gustafson**: the problem grows with $R$. The fraction $s$ of the *parallel* run's time goes to work that is not shared, so the speed-up is $s + (1-s)R$ and grows without limit.
 #
 # The laws do not contradict each other: one describes strong scaling, the other weak scaling.
 #
-# Mind the *baseline*. Gustafson's baseline is one rank that does the part $s$ once and the other part $R$ times. Our baseline is one rank that takes $R$ steps for the same samples and spends the 2 ms in each of them. Against our baseline, weak scaling without communication gives exactly 2, 4 and 8, whereas Gustafson's law gives 1.89, 3.67 and 7.22: these are answers to two different questions.
+# Mind the *baseline*. Gustafson's baseline is one rank that does the part $s$ once and the other part $R$ times. Our baseline is one rank that takes $R$ steps for the same samples and spends the 2 ms in each of them. On 2, 4 and 8 ranks, weak scaling without communication gives speed-ups of exactly 2, 4 and 8 against our baseline, whereas Gustafson's law gives 1.89, 3.67 and 7.22. These are answers to two different questions.
 
 # %%
 s = 0.002 / 0.018
@@ -897,7 +897,7 @@ assert all(
 )
 
 # %% [markdown]
-# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. You can tell this from measurements alone. From a speed-up $S$, compute the $s$ that Amdahl's law would need to explain it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If $s$ *grows* with $R$, the loss is due to communication and not to serial work. (If $s$ is above 1, the ranks together are slower than one.)
+# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. You can see this from measurements alone. From each measured speed-up $S$, compute the $s$ that Amdahl's law would need to explain it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If $s$ *grows* with $R$, the loss is due to communication and not to serial work. (If $s$ is above 1, the ranks together are slower than one.)
 
 # %%
 apparent = [
@@ -913,9 +913,9 @@ assert apparent[0] > s
 #
 # You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when more ranks pay, and move the boundary with a larger batch, fewer messages and overlap. You know what stragglers cost and why strong scaling has a limit. That is enough for daily work, and you may go on to lesson 07. The rest of this lesson applies such formulas to published runs on hundreds of GPUs, and then to 100,000 ranks. The recap is at the end.
 #
-# ## 8. Far past this machine
+# ## 8. Far beyond this machine
 #
-# Can such formulas say anything about hundreds of GPUs? We put in the published hardware figures of large runs, and compare the result with the published efficiency.
+# Can such formulas say anything about hundreds of GPUs? We predict the efficiency of large runs from published hardware figures, and compare it with the published efficiency.
 #
 # ### Exercise 5: read an efficiency
 #
@@ -955,9 +955,9 @@ Markdown(published_runs.assumptions_table())
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted number, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which is two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between we need *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, which we fit to the three runs on 16 GPUs. That is all that `reproduce()` does below.
+# Without any fitted number, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which is two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted number: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
 #
-# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some of each? Answer with a letter.
+# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some of each? Answer A, B or C.
 
 # %%
 prediction = None
@@ -991,15 +991,15 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good: seven by 2 to 6 points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
+# All eight predictions are too good: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
 #
-# The model does worse on the overlap gains of section 5. Each published gain implies how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the measured value:
+# The model does worse on the overlap gains of section 5. From each published gain, we can work out how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the published value:
 
 # %%
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows what the formula considers possible there.
+# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows the range of efficiencies that the formula allows.
 #
 # ### To 10,000 and 100,000 ranks
 #
@@ -1011,9 +1011,9 @@ Markdown(published_runs.gains_table())
 #
 # - the batch: only the fraction $1 / (1 + R B / B_c)$ of the samples counts;
 # - the latency of a flat ring: the fraction $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
-# - failures: the fraction $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time remains. There is one failure every $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s and is written every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which has to be repeated, and a restart of $\rho$ = 300 s (lesson 12).
+# - failures: the fraction $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time remains. On average, there is one failure every $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s and is written every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which has to be repeated, and a restart of $\rho$ = 300 s (lesson 12).
 #
-# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Answer with a letter.
+# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Answer A, B or C.
 
 # %%
 prediction = None
@@ -1049,14 +1049,14 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing in a step. Trees and two-level algorithms do not have this problem.
 # 3. **Failures** come last here: one every five hours at 10,000 ranks, two an hour at 100,000. They are the subject of lesson 12.
 #
-# Each limit is considered by itself, with everything else unchanged, and the failure rate, to take one of the inputs, is that of a single data centre in one year. So trust the *order*, not the digits. (At 10,000 and 100,000 ranks, two levels take longer in the table than in the picture: 1,250 and 12,500 nodes are not powers of two, so Rabenseifner's algorithm has to fold.)
+# Each limit is considered by itself, with everything else unchanged. The inputs are uncertain too: the failure rate, for example, comes from a single run. So trust the *order*, not the digits. (At 10,000 and 100,000 ranks, two levels take longer in the table than in the picture: 1,250 and 12,500 nodes are not powers of two, so Rabenseifner's algorithm has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas treat each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has 100 GB/s and 3 µs, and all 8 share one card with 12.5 GB/s and 10 µs.
+# The formulas treat each message as if it had its path to itself. On a cluster, however, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a simulated process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has a bandwidth of 100 GB/s and a latency of 3 µs; all 8 share one card with a bandwidth of 12.5 GB/s and a latency of 10 µs.
 #
-# **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long does such a message take as it would alone, if it is large? Write a number.
+# **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long does a large message then take as it would take alone? Write a number.
 
 # %%
 prediction = None
@@ -1088,14 +1088,14 @@ assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each
 Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
 
 # %% [markdown]
-# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 sends half a million messages, in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
+# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 ranks sends half a million messages in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
 #
-# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, because at any time only one message leaves each node and only one enters it, *provided that neighbours in the ring are in the same node*. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. This is why libraries look at the topology before they choose an algorithm.
+# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, *provided that neighbours in the ring are in the same node*. In that case, only one message leaves each node at any time, and only one enters it. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. Because so much depends on where the ranks are, libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator
 #
-# Change one setting at a time: ranks, model size, batch, seconds per sample, latency, bandwidth. (If you are only viewing the notebook, without running it, you see a still picture for ResNet-50 at 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms per sample): what bandwidth does it need for 64 ranks to reach an efficiency of 80 %? What changes if the batch is four times as large?
+# Change one setting at a time: ranks, model size, batch, seconds per sample, latency, bandwidth. (If you are only viewing the notebook, without running it, you see a still picture for ResNet-50 at 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms per sample): what bandwidth do 64 ranks need to reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
 from rank_by_rank.lesson_06.calculator import calculator
@@ -1105,7 +1105,7 @@ calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, ban
 # %% [markdown]
 # ## Break it on purpose: a clock that is stopped too early
 #
-# **Symptom.** You measure $T_\text{sync}$ with `async_op=True`, and it is far too short for this network:
+# **Symptom.** You measure $T_\text{sync}$ with `async_op=True`, and the result is far too short for this network:
 
 # %%
 # %%px
@@ -1138,7 +1138,7 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | flattened instead of per parameter | same bytes, fewer latencies |
 # | buckets with overlap | all but the last are hidden; this saves at most 40 % of a step |
 # | bucket size | too small: latency adds up; too large: the last bucket is late. Measure it |
-# | stragglers | a step takes as long as its slowest rank: $H_R$ for exponential delays |
+# | stragglers | a step takes as long as its slowest rank; with exponential delays, the mean delay grows as $H_R$ |
 # | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |
 # | weak scaling, Gustafson | growing problem; the speed-up keeps growing, and so does the batch |
 # | a published efficiency | per rank, relative to the authors' baseline |

@@ -1,7 +1,7 @@
-"""The calculator of lesson 06: turn one knob at a time, and see when more ranks no longer pay.
+"""The calculator of lesson 06: change one setting at a time, and see when more ranks no longer pay.
 
-:func:`calculator` shows sliders and a picture that follows them. Where nobody can move a slider,
-as in an executed notebook, a test or a web page, it shows the picture for the given numbers.
+:func:`calculator` shows sliders and a picture that follows them. Where sliders cannot be moved,
+as in a stored notebook, a test or a web page, it shows the picture for the given numbers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Setting:
-    """What the calculator is told.
+    """The inputs of the calculator.
 
     Attributes:
-        parameters: of the model; a gradient has 4 bytes for each.
-        batch: B, samples a rank takes in a step.
+        parameters: of the model; the gradient has 4 bytes for each.
+        batch: B, samples per rank and step.
         sample_seconds: T_comp for one sample; T_comp is ``batch`` times that.
-        latency: seconds a message.
+        latency: seconds per message.
         bandwidth: bytes/s of a link.
-        ranks: R, the number of ranks to look at.
+        ranks: R, the number of ranks.
     """
 
     parameters: float = 25.6e6
@@ -51,21 +51,21 @@ class Setting:
         return self.batch * self.sample_seconds
 
     def sync_seconds(self, ranks: int) -> float:
-        """Return T_sync in seconds, by the cheapest of three algorithms, nothing overlapped."""
+        """Return T_sync in seconds, by the fastest of three algorithms, without overlap."""
         link = Link(self.latency, self.bandwidth)
         return min(cost(name, ranks, 4 * self.parameters).seconds(link) for name in ALGORITHMS)
 
     def exposed_seconds(self, ranks: int) -> float:
-        """Return what is left of T_sync if it overlaps perfectly with backward, in seconds."""
+        """Return the seconds of T_sync that remain if it overlaps perfectly with backward."""
         # What perfect overlap can hide is backward's part of computing.
         return max(0.0, self.sync_seconds(ranks) - BACKWARD * self.comp_seconds)
 
 
 def summary(setting: Setting) -> str:
-    """Return what the formulas of lesson 06 say, in a few lines."""
+    """Return the results of lesson 06's formulas, in a few lines."""
     comp, sync = setting.comp_seconds, setting.sync_seconds(setting.ranks)
-    one_sample = fewest_ranks_that_pay(comp, setting.sync_seconds, MOST_RANKS)
-    boundary = f"from R = {one_sample} on" if one_sample else f"for no R up to {MOST_RANKS:,}"
+    fewest = fewest_ranks_that_pay(comp, setting.sync_seconds, MOST_RANKS)
+    pay = f"the smallest R that pays is {fewest}" if fewest else f"no R up to {MOST_RANKS:,} pays"
     verdict = "pays" if pays(setting.ranks, comp, sync) else "does not pay"
     hidden = setting.exposed_seconds(setting.ranks)
     return (
@@ -75,7 +75,7 @@ def summary(setting: Setting) -> str:
         f"(efficiency {efficiency(setting.ranks, comp, sync):.0%}), with perfect overlap "
         f"{speed_up(setting.ranks, comp, hidden):.3g} "
         f"({efficiency(setting.ranks, comp, hidden):.0%})\n"
-        f"more than one rank pays {boundary} (all predicted)"
+        f"{pay} (all predicted)"
     )
 
 
@@ -136,7 +136,7 @@ def _html(figure: Figure) -> str:
 
 
 def calculator(interactive: bool | None = None, **setting: float):
-    """Show speed-up against R, for numbers that you can change.
+    """Show the speed-up against R, for settings that you can change.
 
     Args:
         interactive: sliders or a still picture. None: sliders in a notebook that a person looks

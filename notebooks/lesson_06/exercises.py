@@ -1,6 +1,6 @@
-"""Whether more ranks pay is arithmetic, and whether they overlap is when they send.
+"""The checks of lesson 06: formulas by their results, overlap by when messages are sent.
 
-The checks of lesson 06. Four run in the notebook, one on the ranks.
+Four run in the notebook, one on the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_epoch_seconds(epoch_seconds: Callable) -> str:
     from .judge_formulas import judge_epoch
 
     judge_epoch(epoch_seconds)
-    return "With one rank and with several."
+    return "Your function handles one rank as well as several."
 
 
 FEWEST_HINTS = [
@@ -51,15 +51,15 @@ def check_fewest_ranks(fewest_ranks: Callable) -> str:
     from .judge_formulas import judge_fewest
 
     judge_fewest(fewest_ranks)
-    return "Also where two ranks do not pay but fourteen do, and where no number does."
+    return "Your function finds the smallest number that pays, and None if no number does."
 
 
 BUCKETS_HINTS = [
     "The hooks are called in the order in which backward computes the gradients. So the list of "
     "waiting gradients fills by itself; you only have to decide when to send it.",
-    "In the hook: append the parameter; if the list holds `bucket_bytes` or more, flatten the "
-    "gradients into one tensor, start an all-reduce with `async_op=True`, remember the handle, the "
-    "tensor and the parameters, and empty the list. In `finish`: send the rest, wait for all "
+    "In the hook: append the parameter; if the list holds at least `bucket_bytes` bytes, flatten "
+    "the gradients into one tensor, start an all-reduce with `async_op=True`, remember the handle, "
+    "the tensor and the parameters, and empty the list. In `finish`: send the rest, wait for all "
     "handles, divide, copy the parts back, and clear the list of handles.",
     "```python\n"
     "waiting, sent = [], []\n\n"
@@ -97,7 +97,7 @@ def check_bucketed_sync(bucketed_sync: Callable) -> str:
             judge_wide_buckets(on_each_rank(wide), p)
 
     with_smaller_group(judge)
-    return "Three messages for five parameters, two of them on their way before backward has ended."
+    return "Five parameters travel in three messages, and two of these leave before backward ends."
 
 
 WAITING_HINTS = [
@@ -119,7 +119,7 @@ def check_waiting_share(waiting_share: Callable) -> str:
     from .judge_formulas import judge_waiting
 
     judge_waiting(waiting_share)
-    return "Each step has a slowest rank of its own."
+    return "Each step has its own slowest rank."
 
 
 EFFICIENCY_HINTS = [
@@ -142,4 +142,4 @@ def check_read_efficiency(read_efficiency: Callable) -> str:
     from .judge_formulas import judge_efficiency
 
     judge_efficiency(read_efficiency)
-    return "Per rank, against whatever baseline, and back to T_sync / T_comp."
+    return "Your function handles any baseline, and finds T_sync / T_comp from the efficiency."

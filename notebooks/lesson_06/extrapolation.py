@@ -1,16 +1,16 @@
-"""Far past this machine something else breaks first, and a formula says what.
+"""Formulas for what breaks first with far more ranks than this machine has.
 
-Three things grow with the ranks R: the latency of a ring (2(R-1) alpha), the batch (R B), which
-past a critical size buys no fewer steps, and the failures per hour. Sources: critical batch:
-McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, arXiv:1812.06162,
-equations 2.11 and 2.12 (steps needed = least steps * (1 + critical / batch)); failures: "The Llama
-3 Herd of Models", 2024, arXiv:2407.21783, section 3.3.4 (419 unexpected interruptions in 54 days
-of 16,384 GPUs); checkpoints: Young, "A first order approximation to the optimum checkpoint
-interval", CACM 17(9), 1974. All rates are extrapolated as if they stayed the same, which is the
-weakest point.
+Three things grow with the number of ranks R: the latency of a ring (2(R-1) alpha), the batch
+(R B), which past a critical size no longer saves steps, and the failures per hour. Sources:
+critical batch: McCandlish et al., "An Empirical Model of Large-Batch Training", 2018,
+arXiv:1812.06162, equations 2.11 and 2.12 (steps needed = least steps * (1 + critical / batch));
+failures: "The Llama 3 Herd of Models", 2024, arXiv:2407.21783, section 3.3.4 (419 unexpected
+interruptions in 54 days of 16,384 GPUs); checkpoints: Young, "A first order approximation to the
+optimum checkpoint interval", CACM 17(9), 1974. All rates are extrapolated as if they stayed the
+same, which is the weakest point.
 
-So many ranks sit in nodes: k ranks on each of h nodes, n bytes, one network card a node that its k
-ranks share. Inside a node bytes are cheap, between nodes dear. Two ways to all-reduce:
+There are h nodes of k ranks each, n bytes per rank, and one network card per node, which its k
+ranks share. Bandwidth is high inside a node and low between nodes. Two ways to all-reduce:
 
 - flat ring: each of 2(p-1) steps waits for its slowest link, the one between nodes, which one
   message a step crosses in each direction: 2(p-1) alpha_b + 2(p-1)/p n beta_b.
@@ -46,7 +46,7 @@ _MOST = 10**8
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A cluster of like nodes.
+    """A cluster of identical nodes.
 
     Attributes:
         nodes: h.
@@ -101,7 +101,7 @@ class Job:
     """A training job and its cluster.
 
     Attributes:
-        batch: samples a rank takes in a step.
+        batch: samples per rank and step.
         comp_seconds: T_comp, seconds.
         gradient_bytes: bytes all-reduced each step.
         inside, between: links as in :class:`Hierarchy`.
@@ -109,7 +109,7 @@ class Job:
         critical_batch: samples; McCandlish et al. put the limit for ImageNet at tens of thousands.
         failures_per_rank_hour: interruptions of the job.
         checkpoint_seconds: to write a checkpoint while all ranks wait.
-        restart_seconds: from a failure to the first step after it, the redone steps apart.
+        restart_seconds: from a failure to the next step, without the steps that are repeated.
     """
 
     batch: float
@@ -145,11 +145,12 @@ class Far:
         two_level_seconds: T_sync inside nodes, then ring or Rabenseifner between them, the better.
         ring_efficiency, two_level_efficiency: T_comp / (T_comp + T_sync).
         global_batch: R B, samples.
-        sample_efficiency: 1 / (1 + R B / critical batch): the part of the samples that still buys
-            progress, against small batches.
+        sample_efficiency: 1 / (1 + R B / critical batch): the fraction of the samples that count,
+            compared with small batches.
         failures_per_hour: of the whole job.
-        availability: time left after checkpoints, redone steps and restarts.
-        useful: all three together with the better all-reduce: progress against R lone ranks.
+        availability: fraction of time left after checkpoints, repeated steps and restarts.
+        useful: the product of all three with the better all-reduce: progress compared with R
+            independent ranks.
     """
 
     ranks: int
@@ -166,7 +167,7 @@ class Far:
 
 
 def availability(job: Job, ranks: int) -> float:
-    """Return the part of the time that is not lost to failures, with Young's interval.
+    """Return the fraction of the time that is not lost to failures, with Young's interval.
 
     Mean time between failures M = 3600 / (R rate) seconds; interval sqrt(2 C M) for a checkpoint
     of C seconds; lost: C / interval + interval / (2 M) + restart / M. First order: trust it only
@@ -181,7 +182,7 @@ def availability(job: Job, ranks: int) -> float:
 
 
 def extrapolate(job: Job, ranks: int) -> Far:
-    """Return what the formulas say for R ranks, a multiple of the ranks of a node."""
+    """Return the predictions for R ranks, a multiple of the number of ranks per node."""
     nodes = count("ranks", ranks) // job.ranks_per_node
     if nodes * job.ranks_per_node != ranks:
         raise ValueError(f"{ranks} ranks do not fill nodes of {job.ranks_per_node}")
@@ -209,9 +210,9 @@ def extrapolate(job: Job, ranks: int) -> Far:
 
 
 def limits(job: Job) -> list[tuple[str, int]]:
-    """Return what halves the efficiency at how many ranks, the first to break first.
+    """Return each limit and the number of ranks at which it halves the efficiency, in that order.
 
-    Each limit is taken alone, on whole nodes; one not reached by 10**8 nodes is left out.
+    Each limit is considered by itself, on whole nodes; one not reached by 10**8 nodes is left out.
     """
     wanted = {
         "batch beyond the critical batch": lambda far: far.sample_efficiency,
@@ -244,9 +245,9 @@ def _first(holds) -> int | None:
 
 
 def extrapolated_table(job: Job, ranks: Sequence[int] = (8, 256, 10_000, 100_000)) -> str:
-    """Return a Markdown table, one column a quantity, one row a number of ranks."""
+    """Return a Markdown table, with a column per quantity and a row per number of ranks."""
     head = (
-        "| ranks | flat ring (s) | of it latency (s) | two levels (s) | step efficiency "
+        "| ranks | flat ring (s) | latency part (s) | two levels (s) | step efficiency "
         "| batch | samples that count | failures/h | availability | useful |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )

@@ -1,7 +1,7 @@
-"""The figures of lesson 06: predictions far past what was measured, and what others published.
+"""The figures of lesson 06: predictions far beyond the measurements, and published results.
 
-Drawn like :mod:`course_lib.teaching.figures.curves`, with logarithmic axes where numbers go over
-many powers of ten.
+Drawn like :mod:`course_lib.teaching.figures.curves`, with logarithmic axes where numbers span
+many orders of magnitude.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def predicted_lines(
 ) -> Figure:
     """Plot predicted lines over ``x``, one for each label, each in its own colour and style.
 
-    ``marks``: points ``(x, y)`` drawn as circles with their words beside them. ``levels``:
-    horizontal lines with their words. A label of the vertical axis that says "fraction" has
+    ``marks``: points ``(x, y)``, drawn as circles with their labels beside them. ``levels``:
+    horizontal lines with their labels. A label of the vertical axis that says "fraction" has
     ticks in per cent.
     """
 
@@ -145,11 +145,11 @@ def where_it_pays(
 
     labels = ", ".join(f"{ranks} ranks" for ranks in speed_up)
     alt = f"{title}: {ylabel} over {xlabel}, logarithmic axes; points: {labels}; lines: predicted, "
-    return draw(plot, alt + "and a level one at 1 for 1 rank.", height=4.1)
+    return draw(plot, alt + "and a horizontal line at 1 for 1 rank.", height=4.1)
 
 
 def slowest_of_many(ranks: Series, slowest: Mapping[str, Series]) -> Figure:
-    """Plot how many times its mean a step takes that waits for the slowest rank.
+    """Plot how many times its mean a step takes if it waits for the slowest rank.
 
     ``slowest``: from a kind of delay to one number for each number of ranks.
     """
@@ -162,12 +162,12 @@ def slowest_of_many(ranks: Series, slowest: Mapping[str, Series]) -> Figure:
         yscale="linear",
         title="How much longer a step takes than its mean (predicted)",
         alt=f"Expected slowest of R ranks over the mean, a logarithmic axis for R: rising lines "
-        f"that end at {ranks[-1]:,} ranks ({ends}), and a level one at 1.",
+        f"that end at {ranks[-1]:,} ranks ({ends}), and a horizontal line at 1.",
     )
 
 
 def what_breaks_first(far: Sequence[Far]) -> Figure:
-    """Plot, over the number of ranks, what each limit by itself leaves of the efficiency."""
+    """Plot the efficiency that each limit by itself leaves, against the number of ranks."""
     lines = {
         "step, flat ring": [point.ring_efficiency for point in far],
         "step, two levels": [point.two_level_efficiency for point in far],
@@ -242,7 +242,7 @@ def simulated_beside_formula(
 
     Args:
         runs: from a label, e.g. the algorithm, to simulated all-reduces.
-        along: what goes along the horizontal axis, "ranks" or "size_bytes".
+        along: the quantity on the horizontal axis, "ranks" or "size_bytes".
 
     Raises:
         ValueError: for another ``along``, or without runs.

@@ -1,7 +1,7 @@
-"""Whether communication overlaps is known by when it was asked for, not by a clock.
+"""Judge overlap by the order of calls, not by a clock.
 
-The judge of lesson 06's buckets. Gradients are whole numbers, and the sizes of the parameters are
-such that each way to fill buckets gives other messages.
+The judge of lesson 06's buckets. Gradients are whole numbers, and each way to fill the buckets
+gives messages of different sizes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS = 2
 
 
 def gradients_of(rank: int, step: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """Return whole numbers, of which no rank's own is a mean or a largest one over p."""
+    """Return whole numbers; no rank's own is a mean, or a maximum over p."""
     scale = 12.0 * (2 * rank + 5) * (step + 1)
     return [
         scale * (torch.arange(n, dtype=dtype) % 3 + 1 + i).view(shape)
@@ -172,7 +172,7 @@ def _judge_values(found: list[list[torch.Tensor]], p: int, step: int = 0) -> Non
 
 
 def _same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    # The last bit is open: whoever multiplies by 1/3 instead of dividing by 3 is right, too.
+    # The last bit may differ: multiplying by 1/3 instead of dividing by 3 is right, too.
     pairs = zip(found, wanted, strict=True)
     return all(f.shape == w.shape and torch.allclose(f, w, rtol=1e-6, atol=0) for f, w in pairs)
 

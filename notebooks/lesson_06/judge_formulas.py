@@ -1,6 +1,6 @@
-"""A formula with a usual mistake in it gives numbers of its own in every case.
+"""Each common mistake in a formula gives different numbers, so the numbers reveal the mistake.
 
-The judges of the exercises of lesson 06 that run in the notebook. Each mistake is written as the
+The judges of those exercises of lesson 06 that run in the notebook. Each mistake is written as a
 function that makes it.
 """
 
@@ -30,7 +30,7 @@ _EPOCH_CASES = (
     *((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4)),
     *((4096, 32, 3, 7, 8), (4096, 32, 3, 7, 2)),
 )
-# Here the last step is a shorter one. It may count as a part or as a whole, but not as none.
+# Here the last step is shorter. It may count as a fraction or as a whole step, but not as none.
 _SHORTER_STEPS = ((1000, 32, 3, 7, 4), (1000, 32, 3, 7, 3))
 
 _EPOCH_MISTAKES = (
@@ -232,7 +232,7 @@ def _efficiency(base_ranks, base_rate, ranks, rate):
 
 _EFFICIENCY_CASES = (
     *((8, 1_000, 256, 28_800), (1, 100, 4, 200), (4, 900, 16, 2_400)),
-    (2, 100, 4, 250),  # more than twice as fast: so it is published, if caches help
+    (2, 100, 4, 250),  # more than twice as fast: such results are published, if caches help
     (4, 900, 6, 1_200),  # one and a half times as many ranks
 )
 _NOTHING_IS_LOST = (1, 100, 4, 400)

@@ -5,26 +5,26 @@ group of a level has one uplink that all its ranks share. Ports and uplinks are 
 each is two links, one out and one in. A message crosses the uplinks of those groups that hold only
 one of the two ranks:
 
-- it starts when both sides are ready (a rendezvous), and takes the latency of the outermost level
-  that it crosses, once, whatever other traffic there is;
-- then its bytes flow at the lowest rate that a link on its way grants it, and each link shares its
-  bandwidth equally among the messages that cross it at that moment. What one of them cannot use,
-  because it is held up elsewhere, no other picks up; real networks do somewhat better.
+- it starts when both sides are ready (a rendezvous), and pays the latency of the outermost level
+  that it crosses once, whatever other traffic there is;
+- then its bytes flow at the lowest rate that any link on its way allows. Each link shares its
+  bandwidth equally among the messages that cross it at that moment. Bandwidth that one of them
+  cannot use, because it is held up elsewhere, goes unused; real networks do somewhat better.
 
-The formulas of :mod:`course_lib.teaching.cost` price the longest path and know nothing of shared
+The formulas of :mod:`course_lib.teaching.cost` give the time of the longest path and ignore shared
 links. Here the *same schedules* that run on real ranks (:mod:`course_lib.parallel.all_reduces`) run
-as processes of a discrete-event simulation, whose queue of events is simpy's. Where links do not
-contend, both agree to rounding, for every number of ranks (where p divides the elements; other
-chunks differ by one). Where ranks share a network card, the simulation shows what the formulas
-miss.
+as processes of a discrete-event simulation, whose queue of events is simpy's. Without contention
+for links, both agree within rounding for every number of ranks (if p divides the elements;
+otherwise chunks differ by one). Where ranks share a network card, the simulation shows what the
+formulas miss.
 
-A rank does step after step; a step ends when what it sends has left and what it receives has come,
-and reducing takes gamma a byte. Ranks compute nothing else and have no noise.
+A rank does one step after another. A step ends when its outgoing message has left and its incoming
+message has arrived; reducing takes gamma per byte. Ranks compute nothing else and have no noise.
 
-The ring has 2(p-1) p messages, 33 million for 4,096 ranks. But its steps are all alike: from some
-step on each lasts as long as the one before. So beyond ``RING_IN_FULL`` ranks only the first
-steps of each half are simulated and the last one's time is taken for the rest, if the last two
-lasted equally long (else it is refused); ``Simulated.extrapolated`` says so. A test compares both.
+The ring has 2(p-1) p messages, 33 million for 4,096 ranks. But after the first few steps, each step
+lasts as long as the one before. So beyond ``RING_IN_FULL`` ranks, only the first steps of each half
+are simulated. If the last two of these lasted equally long, the rest are assumed to last as long,
+and ``Simulated.extrapolated`` is set; otherwise the ring is refused. A test compares both ways.
 
 Seconds, bytes and bytes/s.
 """
@@ -81,7 +81,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Network:
-    """Who shares what.
+    """A network: its links, and which ranks share them.
 
     Attributes:
         ranks: p.
@@ -172,7 +172,7 @@ class Traffic:
         self._changed: dict[tuple, None] = {}
 
     def post(self, name: tuple, source: int, dest: int, size: float) -> simpy.Event:
-        """Say that one side is ready for a message; returns the event of its arrival.
+        """Announce that one side is ready for a message; return the event of its arrival.
 
         Args:
             name: the same on both sides and for no other message under way.
@@ -210,7 +210,7 @@ class Traffic:
         flow.arrived.succeed()
 
     def _touch(self, links: Iterable[tuple]) -> None:
-        """Share these links out anew once everything of this moment has happened."""
+        """Recompute the shares of these links after all other events of this moment."""
         if not self._changed:
             event = self.env.event()
             event._ok, event._value = True, None
@@ -247,7 +247,7 @@ class Simulated:
         seconds: until the last rank had the result.
         formula_seconds: what the formula says, with every message on a link of its own.
         messages: by level: 0 inside the innermost groups, 1 across the uplinks of the first
-            level, and so on. Of a ring that is not simulated in full, only those simulated.
+            level, and so on. For a ring that is not simulated in full, only the simulated ones.
         most_at_once: messages that shared one link at the same moment, at most, by level; 0 are
             the ranks' own ports.
         extrapolated: whether it is a ring of which only some steps were simulated.
@@ -281,15 +281,15 @@ def simulate(
 
     Args:
         algorithm: one of ``cost.ALGORITHMS``.
-        network: who shares what; its ``ranks`` take part.
+        network: the model; all its ``ranks`` take part.
         size_bytes: n, bytes of the buffer on each rank.
         element_bytes: of one element; chunks are whole elements.
-        link: what the formula takes for every pair of ranks; by default latency and bandwidth of
-            the outermost level's uplink or of the port, the worse of both: what a message gets
-            that has its way for itself.
+        link: the link that the formula assumes between every pair of ranks; by default, the latency
+            and bandwidth of the outermost level's uplink or of the port, whichever is worse: those
+            of a message that has its path to itself.
 
     Raises:
-        ValueError: if an argument makes no sense, or if a ring is too long to simulate in full and
+        ValueError: if an argument is out of range, or if a ring is too long to simulate in full and
             does not settle into equal steps.
     """
     if algorithm.lower() not in SCHEDULES:
@@ -373,7 +373,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no cyclic garbage meanwhile: among so many live objects that is most of the time."""
+    """Switch the garbage collector off: with so many live objects it takes most of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -386,7 +386,7 @@ def _uncollected() -> Iterator[None]:
 def _steps(algorithm: str, rank: int, ranks: int, numel: int, shortened: bool) -> Steps:
     """Yield a rank's steps with their numbers, without those in which it has nothing to do.
 
-    The same as the schedule says (a test compares them), but naive and ring would list millions.
+    They equal the schedule's (a test compares them), but naive and ring would list millions.
     """
     if shortened:
         yield from _ring_in_part(rank, ranks, numel)
@@ -425,14 +425,14 @@ def _ring_in_part(rank: int, ranks: int, numel: int) -> Steps:
 
 
 def _alone(network: Network) -> Link:
-    """Return what a message between the farthest ranks gets that meets no other."""
+    """Return the link of a message between the farthest ranks that meets no other message."""
     crossed = [network.port, *(lv.uplink for lv in network.levels if lv.ranks < network.ranks)]
     bandwidth = min(link.bandwidth for link in crossed)
     return Link(crossed[-1].latency, bandwidth, network.port.reduce_rate)
 
 
 def simulated_table(runs: Sequence[Simulated]) -> str:
-    """Return a Markdown table: what the formula says, what the simulation, and their ratio."""
+    """Return a Markdown table of the formula's time, the simulated time and their ratio."""
     head = (
         "| algorithm | ranks | bytes | formula (ms) | simulated (ms) | simulated / formula "
         "| messages sharing a link |\n| --- | --- | --- | --- | --- | --- | --- |"

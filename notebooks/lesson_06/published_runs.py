@@ -1,40 +1,40 @@
-"""Published hardware numbers in, published efficiencies and overlap gains out, errors stated.
+"""Predict published efficiencies and overlap gains from published hardware numbers.
 
-A prediction is worth what its inputs are; here they stand with their sources. Nothing in ``RUNS``
-is adjusted to make a prediction fit. What no source states is listed in ``ASSUMPTIONS``.
+A prediction is only as good as its inputs, so all inputs are given with their sources. Nothing in
+``RUNS`` is adjusted to make a prediction fit. ``ASSUMPTIONS`` lists what no source states.
 
-For each run three predictions of ``T_comp / (T_comp + exposed T_sync)``:
+Each run has three predictions of ``T_comp / (T_comp + exposed T_sync)``:
 
 - *low*: nothing overlaps, exposed = T_sync. No fitted number.
 - *high*: perfect overlap, exposed = T_sync beyond the two thirds of T_comp that backward takes.
   No fitted number.
 - *predicted*: exposed = f * T_sync with one fraction f for all runs, fitted to the three 16-GPU
-  runs only. The other rows were not looked at by the fit.
+  runs only. The fit does not use the other rows.
 
-All published values lie between low and high. The predictions of the rows that were not fitted are
-all too good, by 2 to 12 points: what the model leaves out (stragglers, contention, protocol) costs
-time in every run.
+All published values lie between low and high. The predictions for the other rows are all
+too good, by 2 to 12 points: the effects that the model leaves out (stragglers, contention,
+protocol overhead) cost time in every run.
 
 Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", PVLDB 13(12),
 2020, section 5.1, publish the speed-up by overlap on 32 GPUs: 4 servers with 8 V100 and one
-100 Gbit/s card each. It is read here as the part of a step that is saved. Two questions are asked
-of each gain:
+100 Gbit/s card each. Here we read it as the fraction of a step that is saved. We ask two questions
+about each gain:
 
-- *implied*: which T_sync / T_backward must the run have had, if overlap is perfect and
+- *implied*: what T_sync / T_backward must the run have had, if overlap is perfect and
   T_forward = T_backward / 2? There are two answers, see :func:`implied_sync_over_backward`.
 - *predicted*, only for ResNet-50 with NCCL: what do published hardware numbers give? The speed of
-  a V100 in float32 is NVIDIA's: 363.1 images/s on one of them, which synchronises with nobody
+  a V100 in float32 is NVIDIA's: 363.1 images/s on a single GPU, which synchronises with no other
   (DeepLearningExamples, PyTorch RN50v1.5, README of June 2019: 2,857.9 on 8, 7.87 times as many;
-  measured with 128 images a GPU). The all-reduce is one flat ring at the card's line rate. The
-  paper does not state the batch; 32 and 64 images a GPU are assumed.
+  measured with 128 images per GPU). The all-reduce is one flat ring at the card's line rate. The
+  paper does not state the batch; 32 and 64 images per GPU are assumed.
 
-The prediction is too low by 20 to 30 points: their all-reduce took several times as long as the
-line rate says. No speed of BERT or gloo in that setting is published, so those rows have none.
+The prediction is too low by 20 to 30 points: their all-reduce took several times as long as at
+line rate. No speed of BERT or gloo in that setting is published, so those rows have no prediction.
 
 The paper's abstract also claims "near-linear scalability using 256 GPUs", without a number. The
-same servers and the same ring, only longer, give the two bounds of the efficiency there, without
-any overlap and with perfect overlap. "Near-linear" fits between them, which is all that can be
-said; as their all-reduce was slower than the line rate, neither is safe.
+same servers with a longer ring give two bounds for the efficiency there, without any overlap and
+with perfect overlap. "Near-linear" lies between these bounds, and no more can be said; because
+their all-reduce was slower than the line rate, neither bound is safe.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _FUSION = 64 * 2**20
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something the sources do not say, and what is taken instead."""
+    """Something the sources do not say, and what we assume instead."""
 
     what: str
     value: str
@@ -98,57 +98,57 @@ class Assumption:
 ASSUMPTIONS = (
     Assumption(
         "latency between GPUs of two nodes",
-        f"{LATENCY * 1e6:g} µs a message",
-        "not published; an order of magnitude. The next table shows 5 and 20 µs beside it",
+        f"{LATENCY * 1e6:g} µs per message",
+        "not published; an order-of-magnitude estimate. The results also show 5 and 20 µs",
     ),
     Assumption(
         "usable bandwidth",
-        "the card's line rate, nothing off for protocol",
-        "upper bound of what can be reached; makes every prediction too good",
+        "the card's line rate, with nothing deducted for protocols",
+        "an upper bound, which makes every prediction too good",
     ),
     Assumption(
         "all-reduce of Horovod",
         "one flat ring over all GPUs, limited by the card of each node; one call for each 64 MiB",
-        "NCCL 2 in 2017 had rings only; 64 MiB was Horovod's default fusion buffer then. How the "
-        "runs really packed their buffers is not published; this was chosen knowing that the "
-        "published efficiency of VGG-16 falls with the ring's length, so those rows are not blind",
+        "in 2017, NCCL 2 had only rings, and Horovod's default fusion buffer was 64 MiB. How the "
+        "runs packed their buffers is not published. We chose this knowing that the published "
+        "efficiency of VGG-16 falls as the ring grows, so those rows are not blind predictions",
     ),
     Assumption(
         "all-reduce of Goyal et al.",
-        "sum inside a node, then Rabenseifner between the 32 leaders; one call",
+        "sum inside each node, then Rabenseifner's algorithm between the leaders; one call",
         "section 4 describes this (halving and doubling between servers). The step inside a node "
-        "is part of the published baseline of 8 GPUs, so only the network counts",
+        "is part of the published baseline of 8 GPUs, so only the network counts here",
     ),
     Assumption(
-        "352 GPUs of Goyal et al. (44 servers, no power of two)",
+        "352 GPUs of Goyal et al. (44 servers, not a power of two)",
         "Rabenseifner's fold with whole buffers",
-        "section 4 names binary blocks instead, which are cheaper: its lower bound is too low",
+        "section 4 describes the cheaper binary blocks instead, so our lower bound is too low",
     ),
     Assumption(
         "single-GPU speed at 128 and 512 GPUs",
         "that of the 16-GPU table",
-        "the later charts do not print theirs; it may have been a newer TensorFlow",
+        "the later charts do not give this speed; they may be from a newer TensorFlow",
     ),
     Assumption(
         "step of 8 GPUs in Goyal et al.",
-        "16 min an epoch of 1.28 million images at 256 a step: 0.192 s",
-        "section 5.5 says 'over 16 minutes', so it is a lower bound; figure 7 shows no number",
+        "16 min per epoch of 1.28 million images, 256 images per step: 0.192 s",
+        "section 5.5 says 'over 16 minutes', so this is a lower bound; figure 7 gives no number",
     ),
     Assumption(
         "hidden communication",
-        "one exposed fraction for all models, sizes and both systems",
-        "the only fitted number, from the three 16-GPU runs alone. Every other row is a "
-        "prediction. Without it the model only gives the two bounds",
+        "one exposed fraction for all models and sizes and for both systems",
+        "the only fitted number, fitted to the three 16-GPU runs alone; every other row is a "
+        "prediction. Without this number, the model gives only the two bounds",
     ),
     Assumption(
         "backward",
         "2/3 of the step's computing",
-        "usual count of operations; used for the upper bound only, by perfect overlap",
+        "the usual count of operations; used only for the upper bound (perfect overlap)",
     ),
     Assumption(
         "stragglers, input, contention between servers",
         "none",
-        "nothing published to model them from",
+        "no published data from which to model them",
     ),
 )
 
@@ -167,10 +167,10 @@ class Run:
         comp_seconds: a step of the baseline, seconds.
         baseline_ranks: GPUs of the run to which the efficiency is relative.
         published: efficiency, between 0 and 1.
-        digits: half of the last published digit, between 0 and 1: no prediction can be checked
-            more finely than that.
+        digits: half a unit of the last published digit, between 0 and 1: no prediction can be
+            checked more finely than that.
         network: "ring of all" or "Rabenseifner between nodes".
-        calls: all-reduces a step.
+        calls: all-reduces per step.
         calibrates: whether the exposed fraction is fitted to it.
     """
 
@@ -257,13 +257,13 @@ BACKWARD = 2 / 3  # of T_comp
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A run and what the model says about it; efficiencies between 0 and 1.
+    """A run and its predictions; efficiencies are between 0 and 1.
 
     Attributes:
         run: the published run.
         sync: T_sync, seconds.
         low, predicted, high: efficiencies.
-        fitted: whether the exposed fraction was fitted to this run: then it is no prediction.
+        fitted: whether the exposed fraction was fitted to this run; if so, it is not a prediction.
     """
 
     run: Run
@@ -289,7 +289,7 @@ class Reproduced:
 
 
 def sync_seconds(run: Run, latency: float = LATENCY) -> float:
-    """Return T_sync in seconds beyond what the baseline holds already."""
+    """Return T_sync in seconds, apart from what the baseline already includes."""
     link = Link(latency, bytes_per_second(run.gigabits))
     part = run.gradient_bytes / run.calls
     if run.network == "ring of all":
@@ -310,7 +310,7 @@ def exposed_fraction(runs: Sequence[Run] = RUNS, latency: float = LATENCY) -> fl
 
 
 def reproduce(runs: Sequence[Run] = RUNS, latency: float = LATENCY) -> list[Reproduced]:
-    """Return the predictions for all runs, ``latency`` in seconds a message."""
+    """Return the predictions for all runs; ``latency`` is in seconds per message."""
     fraction = exposed_fraction(RUNS, latency)
     answer = []
     for run in runs:
@@ -437,13 +437,13 @@ def gains_table() -> str:
     """
     rows = [
         "| model, backend | published gain | implied T_sync / T_backward "
-        f"| predicted, {BATCHES[0]} / {BATCHES[1]} images a GPU | error (points) |",
+        f"| predicted, {BATCHES[0]} / {BATCHES[1]} images per GPU | error (points) |",
         "| --- | --- | --- | --- | --- |",
     ]
     for gain in GAINS:
         low, high = implied_sync_over_backward(gain.published)
         predicted = [predicted_gain(batch) for batch in BATCHES] if gain.has_prediction else []
-        shown = " / ".join(f"{value:.1%}" for value in predicted) or "no numbers published"
+        shown = " / ".join(f"{value:.1%}" for value in predicted) or "too few numbers published"
         errors = " / ".join(f"{100 * (value - gain.published):+.1f}" for value in predicted) or "-"
         rows.append(
             f"| {gain.model}, {gain.backend} | {gain.published:.1%} | {low:.2f} or {high:.2f} "
@@ -456,10 +456,10 @@ def _claim() -> list[str]:
     low, high = zip(*map(efficiency_bounds, BATCHES), strict=True)
     return [
         f"| model, backend, GPUs | published | predicted efficiency, {BATCHES[0]} / {BATCHES[1]} "
-        "images a GPU | assumed |",
+        "images per GPU | assumed |",
         "| --- | --- | --- | --- |",
         f"| ResNet-50, NCCL, {MOST_RANKS} | near-linear; no number | without overlap "
         f"{' / '.join(f'{value:.0%}' for value in low)}, perfect overlap "
         f"{' / '.join(f'{value:.0%}' for value in high)} | the same servers, one flat ring at "
-        "line rate, nobody ever late |",
+        "line rate, no stragglers |",
     ]

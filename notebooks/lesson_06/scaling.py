@@ -1,23 +1,23 @@
 """How long R ranks take, and what keeps them from being R times as fast as one.
 
-**Epochs.** One rank needs N/B steps of T_comp. R ranks with the batch B each need N/(R B) steps of
-T_comp + T_sync. The second is the smaller exactly when T_sync / T_comp < R - 1.
+**Epochs.** One rank needs N/B steps of T_comp. R ranks with a batch of B each need N/(R B) steps of
+T_comp + T_sync. The latter is shorter exactly when T_sync / T_comp < R - 1.
 
-**Laws.** What does not run in parallel sets the limit. Amdahl, "Validity of the single processor
-approach to achieving large scale computing capabilities", AFIPS 1967; Gustafson, "Reevaluating
-Amdahl's law", CACM 31(5), 1988; Karp and Flatt, "Measuring parallel processor performance", CACM
-33(5), 1990.
+**Laws.** Work that does not run in parallel sets the limit. Amdahl, "Validity of the single
+processor approach to achieving large scale computing capabilities", AFIPS 1967; Gustafson,
+"Reevaluating Amdahl's law", CACM 31(5), 1988; Karp and Flatt, "Measuring parallel processor
+performance", CACM 33(5), 1990.
 
-**Overlap.** Gradients get ready from the last layer to the first. A bucket leaves when its last
+**Overlap.** Gradients become ready from the last layer to the first. A bucket leaves when its last
 gradient is ready and the bucket before it has arrived; what is still under way when backward ends
 is exposed. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
-PVLDB 13(12), 2020, sections 3.2.2 and 3.2.3. Here communication does not slow computation down,
-which real machines do not promise.
+PVLDB 13(12), 2020, sections 3.2.2 and 3.2.3. Here communication does not slow computation down;
+on real machines it may.
 
 **Stragglers.** A synchronous step lasts as long as its slowest rank. David and Nagaraja, "Order
 Statistics", 3rd edition, 2003, chapters 2 to 4 (exponential: mean times the R-th harmonic number).
-The ranks are taken as independent and alike, with a new draw each step; a rank that is always slow
-is another case.
+The ranks are assumed to be independent and identically distributed, with a new draw in each step;
+a rank that is always slow is a different case.
 
 Times are in seconds, sizes in bytes, N and B in samples; speed-ups have no unit.
 """
@@ -69,9 +69,9 @@ def epoch_seconds(
 
     Args:
         samples: N, samples in the data set.
-        batch: B, samples a rank takes in one step.
-        comp_seconds: T_comp, seconds a step computes.
-        sync_seconds: T_sync, seconds a step synchronises; one rank alone has none to pay.
+        batch: B, samples per rank and step.
+        comp_seconds: T_comp, the seconds of computing in a step.
+        sync_seconds: T_sync, the seconds of synchronising in a step; ignored for a single rank.
         ranks: R.
     """
     steps = positive("samples", samples) / (positive("batch", batch) * count("ranks", ranks))
@@ -116,7 +116,7 @@ class Scaling:
 
     Attributes:
         ranks: R.
-        batch: samples a rank takes in a step.
+        batch: samples per rank and step.
         step_seconds: of one step, computing and synchronising.
         samples_per_second: of all ranks together.
         speed_up: samples/s over those of one rank.
@@ -137,15 +137,15 @@ def weak_scaling(
     comp_seconds: Callable[[float], float],
     sync_seconds: Callable[[int], float],
 ) -> list[Scaling]:
-    """Return the curve for a fixed batch a rank: the work grows with R.
+    """Return the curve for a fixed batch per rank: the work grows with R.
 
     Args:
-        batch: samples a rank, the same for every R.
-        comp_seconds: T_comp in seconds as a function of the samples a rank has.
+        batch: samples per rank, the same for every R.
+        comp_seconds: T_comp in seconds as a function of the samples per rank.
         sync_seconds: T_sync in seconds as a function of R.
 
     Raises:
-        ValueError: if a number of ranks, a batch or a time makes no sense.
+        ValueError: if a number of ranks, a batch or a time is out of range.
     """
     return [_point(r, batch, batch, comp_seconds, sync_seconds) for r in ranks]
 
@@ -189,7 +189,7 @@ def amdahl(ranks: int, serial: float) -> float:
     """Return the speed-up of a fixed problem: 1 / (s + (1 - s) / R).
 
     Args:
-        serial: s, the part of *one* rank's time that cannot be shared.
+        serial: s, the fraction of *one* rank's time that cannot be shared.
     """
     return 1.0 / (_fraction(serial) + (1.0 - serial) / count("ranks", ranks))
 
@@ -203,7 +203,7 @@ def gustafson(ranks: int, serial: float) -> float:
     """Return the speed-up of a problem that grows with R: s + (1 - s) R.
 
     Args:
-        serial: s, the part of the *parallel* run's time that is not shared.
+        serial: s, the fraction of the *parallel* run's time that is not shared.
     """
     return _fraction(serial) + (1.0 - serial) * count("ranks", ranks)
 
@@ -261,7 +261,7 @@ def backward_with_buckets(
     bucket_bytes: float,
     all_reduce_seconds: Callable[[float], float],
 ) -> Backward:
-    """Return when each bucket travels.
+    """Return a backward pass with the times at which its buckets travel.
 
     A layer is never split; a bucket closes as soon as it holds ``bucket_bytes`` or more, and the
     last closes when backward ends.
@@ -271,7 +271,7 @@ def backward_with_buckets(
             (the last layer first).
         layer_bytes: bytes of its gradients, same order.
         bucket_bytes: 0 sends each layer by itself; infinity is one bucket, hence no overlap.
-        all_reduce_seconds: seconds to all-reduce so many bytes, e.g.
+        all_reduce_seconds: seconds of an all-reduce as a function of its bytes, e.g.
             ``lambda n: cost("ring", 8, n).seconds(link)``.
     """
     if len(layer_seconds) != len(layer_bytes) or not len(layer_seconds):
@@ -295,7 +295,7 @@ def backward_with_buckets(
 
 
 def largest_overlap_gain(forward: float, backward: float, communication: float) -> float:
-    """Return the part of a step that perfect overlap would save, between 0 and 1.
+    """Return the fraction of a step that perfect overlap would save, between 0 and 1.
 
     Without: f + b + c. With: f + max(b, c). Saved: min(b, c) / (f + b + c). With b = 2 f it is
     largest at c = b, and then 40 %. All three in seconds.

@@ -39,9 +39,9 @@ class Gain(NamedTuple):
 
     @classmethod
     def of(cls, network: str, parameters: int, batch: int, rounds: Sequence) -> Gain:
-        """Return what came of ``rounds``, each of four times in seconds.
+        """Return the medians and quartiles of ``rounds``, each of four times in seconds.
 
-        They are T_comp of one rank alone, T_comp of both, T_sync, and a whole step of both.
+        The times are T_comp of one rank alone, T_comp of both, T_sync, and a whole step of both.
         """
         alone, comp, sync, together = np.array(rounds).T
         return cls(
@@ -66,7 +66,7 @@ def table(gains: Sequence[Gain]) -> str:
 
 
 def picture(gains: Sequence[Gain]) -> Figure:
-    """Plot the measured speed-ups over what S2 is predicted from, and S2 as a line."""
+    """Plot the measured speed-ups against the quantity that predicts S2, and S2 as a line."""
     low, median, high = zip(*(gain.measured for gain in gains), strict=True)
     return measured_and_predicted(
         [gain.step for gain in gains],

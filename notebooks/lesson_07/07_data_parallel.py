@@ -13,14 +13,14 @@
 # %% [markdown]
 # # 07 DataParallel
 #
-# **The one idea.** A single process can drive several devices with a thread for each. It copies the model to every device, splits the batch among them, lets them all work at once, and collects the results on one device, the *master*. This takes one line of code. But the master does the rest of the work alone while the others wait.
+# **The one idea.** A single process can drive several devices, with one thread for each. It copies the model to every device, splits the batch among the devices, lets them all work at once, and collects the results on one of them, the *master*. This takes one line of code. But the master does the rest of the work alone, while the other devices wait.
 #
 # **You will be able to**
 # - do the five steps (replicate, scatter, parallel_apply, gather and update) by hand, and show that the gradient equals that of one device;
 # - say what `torch.nn.DataParallel` does in every step, and which changes to the model's state it silently loses;
-# - count the bytes that pass through the master, and compare them with an all-reduce;
+# - count the bytes that pass through the master, and compare them with those of an all-reduce;
 # - explain how Python's global lock affects threads, and when it does not matter;
-# - say why DataParallel cannot leave one machine, and what lesson 08 does instead.
+# - say why DataParallel is limited to one machine, and what lesson 08 does instead.
 #
 # **You need first** lesson 04, where the gradients of shards add up to the gradient of the batch. For section 5 you also need the all-reduce from lesson 02.
 #
@@ -46,7 +46,7 @@ from course_lib.parallel.data_parallel import Log, virtual_devices
 #
 # A process can have many *threads*. Threads run at the same time and share all memory: when one of them writes, the others see it. DataParallel drives each device, usually a GPU, with a separate thread.
 #
-# You need no GPU here. A *virtual device* is a thread that computes on the CPU and never touches the memory of the others. Everything that it receives is copied, as it would be for a GPU. (If you have GPUs, the virtual devices are spread over them.) Device 0 is the master.
+# You need no GPU here. A *virtual device* is a thread that computes on the CPU and never touches the memory of another virtual device. Everything that it receives is copied, as it would be for a GPU. (If you have GPUs, the virtual devices are spread over them.) Device 0 is the master.
 
 # %% tags=["nbval-ignore-output"]
 own_threads = torch.get_num_threads()  # asked first: the text below says why
@@ -60,9 +60,9 @@ assert threads == [1, 1, 1, 1]
 assert torch.get_num_threads() == own_threads
 
 # %% [markdown]
-# `device.submit(f, x)` makes the device's thread call `f(x)` and immediately returns a *future*; `result()` waits for the outcome and returns it.
+# `device.submit(f, x)` makes the device's thread call `f(x)` and immediately returns a *future*. The future's `result()` waits for the call to end and returns its result.
 #
-# Why one compute thread per device? PyTorch splits a single large operation among several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` changes that). Four devices that do this on 2 cores would have eight threads getting in each other's way. So each device's thread calls `torch.set_num_threads(1)`. The setting belongs to the thread that makes it, with one catch: a thread that has neither computed nor asked for its number takes over the number of another thread. The notebook asked first, so it keeps its own number.
+# Why one compute thread per device? PyTorch splits a single large operation among several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` changes that). If four devices did this on 2 cores, eight threads would get in each other's way. So each device's thread calls `torch.set_num_threads(1)`. The setting applies only to the thread that makes the call, with one catch: a thread that has not yet computed anything or called `torch.get_num_threads()` adopts the setting of another thread. In the cell above, the notebook called `torch.get_num_threads()` first, so it keeps its own setting.
 #
 # Next we need 250 real digits and a small network, in float64 so that you can tell rounding errors from mistakes. For comparison we also need the gradient that one device computes from the whole batch.
 
@@ -83,7 +83,7 @@ print(f"loss of one device on 250 samples: {loss_alone.item():.4f}")
 #
 # ### Step 1: replicate
 #
-# Every device gets a copy of the model. The master's replica is the model itself.
+# Every other device gets a copy of the model. The master's replica is the model itself.
 
 
 # %%
@@ -116,7 +116,7 @@ sizes = [len(shard) for shard in shards]
 compare(prediction, sizes)
 
 # %% [markdown]
-# Each shard has 250 / 4 samples, rounded *up*, and the last one gets the remainder. That looks harmless. Now try 9 samples:
+# Each shard but the last has 250 / 4 samples, rounded *up*; the last one gets the rest. That looks harmless. Now try 9 samples:
 
 # %%
 few = [len(shard) for shard in torch.arange(9).chunk(4)]
@@ -124,7 +124,7 @@ print("9 samples:", few)
 assert (sizes, few) == ([63, 63, 63, 61], [3, 3, 3])
 
 # %% [markdown]
-# There are three shards for four devices, and the fourth device has nothing to do. `DataParallel` accepts this: it scatters the samples first, and then makes only three replicas.
+# There are three shards for four devices, and the fourth device has nothing to do. `DataParallel` accepts this: it scatters the samples first, and then makes only as many replicas as there are shards.
 #
 # ### Exercise 1: deal out evenly
 #
@@ -148,7 +148,7 @@ def scatter_evenly(batch, p):
 check("07.scatter")
 
 # %% [markdown]
-# Stuck? `hint("07.scatter")` gives one hint at a time, `solution("07.scatter")` shows a worked solution. No later cell needs yours.
+# Stuck? `hint("07.scatter")` gives one hint at a time, and `solution("07.scatter")` shows a worked solution. No later cell needs your function.
 #
 # ### Step 3: parallel_apply
 #
@@ -185,9 +185,9 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 # | scatter: split the inputs | nothing: the gradient of the inputs is not needed |
 # | replicate: copy the parameters | *add up* the gradients of the copies |
 #
-# The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients.
+# The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients from all its uses.
 #
-# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. If you want to see it again, repeat the whole step, starting at the cell in section 1 that makes the model.
+# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -211,7 +211,7 @@ print("the gradient is that of one device, to 1e-12")
 #
 # ### Exercise 2: one loss from all shards
 #
-# Every device could compute the mean loss of its own shard, so that only one number has to travel. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors with the mean loss of each device's shard, and `sizes` lists the number of samples in each shard. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is then 0/0, which is `nan`.
+# Instead of sending its outputs to the master, every device could compute the mean loss of its own shard and send only this number. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors with the mean loss of each device's shard, and `sizes` lists the number of samples in each shard. Return the mean over all samples, as a tensor on which `backward()` works. A shard may be empty; its mean is then 0/0, which is `nan`.
 
 
 # %% tags=["exercise"] exercise="07.mean_loss"
@@ -250,11 +250,11 @@ assert master_moved
 assert not any(others_moved)
 
 # %% [markdown]
-# Only the master has moved. The replicas are now stale, and nothing will update them: they are discarded, and the next step starts with new copies. This is why every step has to *replicate*, which is DataParallel's most expensive habit.
+# Only the master's parameters have changed. The replicas are now stale, and nothing will update them: they are discarded, and the next step starts with new copies. This is why every step has to *replicate*, which is DataParallel's most expensive habit.
 #
 # ### Exercise 3: update the master
 #
-# Write `update(model, replicas, optimizer)`. All replicas have run backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because the parameter is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step.
+# Write `update(model, replicas, optimizer)`. All replicas have run backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because the parameter is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step with the gradient of the whole batch.
 
 
 # %% tags=["exercise"] exercise="07.update"
@@ -278,7 +278,7 @@ check("07.update")
 #
 # ### Is the result always the same?
 #
-# `course_lib.parallel.data_parallel` provides the same steps as functions, and `data_parallel_step` runs them one after another. We compare thirty steps on four devices with thirty steps on one, from the same initial weights, with uneven shards and momentum:
+# `course_lib.parallel.data_parallel` provides the same steps as functions, and `data_parallel_step` runs them one after another. We compare thirty steps on four devices with thirty steps on one device, from the same initial weights, with uneven shards and momentum:
 
 
 # %%
@@ -313,7 +313,7 @@ assert worst(four.parameters(), one.parameters()) < 1e-10
 # %% [markdown]
 # The two runs agree to 1e-10, but not to the bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
 #
-# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding. A larger one would be a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference below `250 u` of the largest gradient, a fraction of about 1.5e-5, is rounding. A larger one would point to a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24
@@ -333,7 +333,7 @@ for p in (1, 2, 3, 4):
 #
 # ## 3. `torch.nn.DataParallel` itself
 #
-# In PyTorch, all of section 2 is one line: `model = torch.nn.DataParallel(model)`. You know the names of the functions that it calls:
+# In PyTorch, all of section 2 is one line: `model = torch.nn.DataParallel(model)`. This wrapper calls functions whose names you already know:
 #
 # | step | `torch.nn.parallel` | what it does on GPUs |
 # |---|---|---|
@@ -341,7 +341,7 @@ for p in (1, 2, 3, 4):
 # | 2 | `scatter(inputs, devices)` | cuts with `torch.chunk` and copies |
 # | 3 | `parallel_apply(replicas, inputs)` | starts a new thread for each device, in each step |
 # | 4 | `gather(outputs, master)` | copies and joins, as part of the graph |
-# | 5 | none | you call the loss, `backward()` and `optimizer.step()` yourself, on the master |
+# | 5 | none | you compute the loss and call `backward()` and `optimizer.step()` yourself, on the master |
 #
 # These functions are for GPUs: `scatter` accepts CPU tensors but distributes them to GPUs, and `gather` rejects CPU tensors. So the next cell runs them only if there are at least two GPUs; it prints what it ran.
 
@@ -357,7 +357,7 @@ else:
     print(f"{gpus} GPUs here: torch.nn.DataParallel called the model once, and copied nothing")
 
 # %% [markdown]
-# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers announced a plan to keep it in *maintenance mode* for a year and then remove it, and asked for opinions [3]. It has not been removed, but since then development has gone into DistributedDataParallel. You learn DataParallel because you will come across it, and because lesson 08 fixes its faults.
+# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021, PyTorch's developers proposed to keep DataParallel in *maintenance mode* for a year and then remove it, and asked for opinions [3]. DataParallel has not been removed, but since then development has gone into DistributedDataParallel. You learn DataParallel because you will come across it, and because lesson 08 fixes its faults.
 #
 # ## 4. The steps, timed one by one
 #
@@ -402,7 +402,7 @@ for label in steps:
     print(f"{label:13} {who:8} {ms:7.2f} {ms / 1e3 / duration(log):6.0%}")
 
 # %% [markdown]
-# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master, and hatched time is time in which you pay for an idle device. (Within a solid bar, four devices take turns on 2 cores; the bar begins when the work is submitted.)
+# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master. During the hatched time, you pay for an idle device. (Within a solid bar, four devices take turns on 2 cores; the bar begins when the work is submitted.)
 
 # %% tags=["nbval-ignore-output"]
 lanes = {
@@ -413,8 +413,8 @@ figures.timeline(
     moves=["replicate", "scatter", "gather", "scatter back", "reduce"],
     title="One step of DataParallel on four devices, measured",
     alt="Timeline of four devices, measured: device 0 replicates and scatters while the others "
-    "are idle; all do the forward; device 0 gathers and works out the loss while the others are "
-    "idle; all do the backward; device 0 adds up and updates while the others are idle.",
+    "are idle; all run forward; device 0 gathers and works out the loss while the others are "
+    "idle; all run backward; device 0 adds up and updates while the others are idle.",
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -425,9 +425,9 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# The others wait for everything that the master does alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
+# The other devices wait while the master works alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
 #
-# The master's part also *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
+# The master's part also *grows*. With `p` devices, the master sends `p - 1` copies of the model and adds `p - 1` gradients to its own, while each device has only `1/p` of the samples to work on.
 
 # %% tags=["nbval-ignore-output"]
 print("devices   alone (ms)   all at once (ms)")
@@ -465,7 +465,7 @@ for p in (2, 4, 8, 16):
 compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
 
 # %% [markdown]
-# The formula is correct to the byte; we counted the bytes of the tensors that were copied. Here are the bytes of every device for `p` = 4:
+# The formulas are correct to the byte; we counted the bytes of the tensors that were copied. Here are the bytes of every device for `p` = 4:
 
 # %%
 copied = logged_step(devices)
@@ -476,7 +476,7 @@ assert copied.bytes_out(0) == 3 * copied.bytes_in(1) == sum(copied.bytes_in(i) f
 assert copied.bytes_in(0) == 3 * copied.bytes_out(1) == sum(copied.bytes_out(i) for i in (1, 2, 3))
 
 # %% [markdown]
-# The master carries as much as the other three together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, and always one `p`-th of the gradient. It takes `p - 1` rounds to add up the parts and `p - 1` rounds to pass on the complete ones. Here it is, on the same devices:
+# The master carries as many bytes as the other three together. How does that compare with an all-reduce? In a *ring*, every device sends only to its right neighbour, one `p`-th of the gradient at a time. It takes `p - 1` rounds to add up the parts, and another `p - 1` rounds to pass on the complete sums. Here is the ring, on the same devices:
 
 
 # %%
@@ -533,11 +533,11 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# With 2 devices there is hardly any difference. With more, the master's line rises with `p`, while the ring's flattens and never reaches `4 n`, because a ring has no master. You built this ring from `send` and `recv` in lesson 03. Lesson 08 uses it, and there no parameters have to travel at all: replicas that start equal and apply the same gradients stay equal.
+# With 2 devices there is hardly any difference. With more devices, the master's line rises with `p`. The ring's line flattens and never reaches `4 n`, because a ring has no master. You built this ring from `send` and `recv` in lesson 03. Lesson 08 uses a ring too, and there no parameters have to travel during training: replicas that start equal and apply the same gradients stay equal.
 #
-# Our steps make the copies one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. Even then three faults remain. All parameters travel in every step, although they need not. Nothing travels while the devices compute. And the inputs, outputs, loss and update remain the master's work.
+# Our steps make the copies one by one. Between NVIDIA GPUs, PyTorch does better: it uses NCCL for the parameters and gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. Even then, three faults remain. All parameters travel in every step, although they need not. Nothing travels while the devices compute. And the inputs, outputs, loss and update remain the master's work.
 #
-# The master also uses more *memory* than the others: it holds the optimizer's state, the whole batch, and all outputs with their gradient. So the largest batch that fits is decided by the master.
+# The master also uses more *memory* than the others: it holds the optimizer's state, the whole batch, and all outputs with their gradient. So the master's memory decides how large the batch can be.
 #
 # ### Exercise 4: count the bytes
 #
@@ -563,9 +563,9 @@ check("07.master_bytes")
 #
 # ## 6. Threads or processes? The global lock
 #
-# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads in section 2 share this lock. PyTorch releases it while an operation computes, and takes it again for the next line of Python.
+# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads in section 2 share this lock. PyTorch releases it while an operation computes, and acquires it again for the next line of Python.
 #
-# How much the lock matters therefore depends on the work. To compare threads with processes we need processes: our ranks. The next cell defines two jobs on the ranks and, because of `--local`, in this notebook too.
+# How much the lock matters therefore depends on the work. To compare threads with processes we need processes: our ranks. The next cells start them and define two jobs, on the ranks and, because of `--local`, in this notebook too.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -599,7 +599,7 @@ assert many_small().tolist() == [10_000] * 4
 assert torch.equal(few_large(), torch.eye(512).roll(10, dims=0))
 
 # %% [markdown]
-# **Predict.** One device does a job alone. Then two devices each do the same job at the same time, on two cores. If they do not disturb each other, they take as long as one alone, a factor of 1. If they take turns, the factor is 2. Write a list of two numbers: the factors for `many_small` and `few_large` in two threads.
+# **Predict.** One device does a job alone. Then two devices each do the same job at the same time, on two cores. If the two do not disturb each other, they take as long as one alone, and the factor is 1. If they take turns, the factor is 2. Write a list of two numbers: the factors for `many_small` and `few_large` in two threads.
 
 # %%
 prediction = None
@@ -661,15 +661,15 @@ compare(prediction, factors, within=0.25)
 print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off")
 
 # %% [markdown]
-# Compare the factors in the table (*measured here*) with 1 (undisturbed) and 2 (taking turns). In processes, both jobs stay near 1. So does `few_large` in threads: its threads hold the lock for microseconds and compute for milliseconds, so they rarely compete for it. Only `many_small` in threads is far from 1. When this lesson was written, its factor on two cores was between 2.5 and 3.5: **worse than taking turns**. Each of its operations releases the lock and wants it back at once. In between, the other thread has woken up and taken it, and the first one has to wait. Handing over the lock costs more than the work itself. D. Beazley demonstrated this effect in 2010 [5]. (If other programs use your cores, or fewer than two are free, all factors are larger.)
+# Compare the factors in the table (*measured here*) with 1 (undisturbed) and 2 (taking turns). In processes, the factors of both jobs stay near 1. So does that of `few_large` in threads: its threads hold the lock for microseconds and compute for milliseconds, so they rarely compete for it. Only `many_small` in threads is far from 1. When this lesson was written, its factor on two cores was between 2.5 and 3.5: **worse than taking turns**. Each of its operations releases the lock and tries to get it back at once. Meanwhile, the other thread has woken up and taken the lock, and the first thread has to wait. Handing over the lock costs more than the work itself. D. Beazley demonstrated this effect in 2010 [5]. (If other programs use your cores, or fewer than two are free, all factors are larger.)
 #
-# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But with smaller layers, a GPU is so fast that the Python thread does nothing but launch operations: each device then has a job like `many_small`. One process with eight threads has one lock for all eight; eight processes have eight locks. That is the second reason for lesson 08. Python can be built without the lock: as an experiment since version 3.13 (PEP 703 [6]), and as a supported option since 3.14 (PEP 779 [9]). Such a build removes this reason, but not the master.
+# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But with smaller layers, a GPU is so fast that the Python thread does nothing but launch operations: each device then has a job like `many_small`. One process with eight threads has one lock for all eight; eight processes have eight locks. After the master, that is the second reason for the design in lesson 08. Python can be built without the lock: as an experiment since version 3.13 (PEP 703 [6]), and as a supported option since 3.14 (PEP 779 [9]). Such a build removes this reason, but not the master.
 #
 # Does the lock at least make it safe for threads to share data? No. It protects single steps of the interpreter, and `total = total + gradient` takes several.
 #
 # ### Exercise 5: many threads, one sum
 #
-# The thread of each device calls `accumulate(shared, compute, lock)`. `compute()` takes a long time and returns the thread's gradient. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces that sum. Add the gradient to it. No gradient may get lost, whatever the other threads are doing, and all threads must be able to compute at the same time. `with lock:` admits one thread at a time to the lines below it.
+# The thread of each device calls `accumulate(shared, compute, lock)`. `compute()` takes a long time and returns the thread's gradient. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces that sum. Write `accumulate`, which adds the thread's gradient to the sum. No gradient may get lost, whatever the other threads are doing, and all threads must be able to compute at the same time. `with lock:` admits only one thread at a time to the indented lines below it.
 
 
 # %% tags=["exercise"] exercise="07.accumulate"
@@ -688,11 +688,11 @@ check("07.accumulate")
 # %% [markdown]
 # Stuck? `hint("07.accumulate")`, `solution("07.accumulate")`.
 #
-# Even with a lock, chance decides the *order* of the additions, and so the last bits of the sum. The library therefore lets a single thread add up the gradients in the order of the devices. Two runs then agree to the bit.
+# Even with a lock, chance decides the *order* of the additions, and so the last bits of the sum. The course's library therefore lets a single thread add up the gradients, in the order of the devices. Two runs then agree to the bit.
 #
 # ## 7. Break it on purpose: the lost statistics
 #
-# If forward changes the model, it changes only a replica, and replicas are thrown away. Batch normalisation is such a case: in training it keeps a *running mean* of its inputs in a buffer.
+# If forward changes the state of the model, it changes only a replica, and replicas are thrown away. Batch normalisation is such a case: in training it keeps a *running mean* of its inputs in a buffer.
 #
 # **Predict.** There are 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Each of four devices gets two samples. What is the running mean in the master's model after forward? (With `momentum=1.0` it is the mean of the last batch.) Write a number.
 
@@ -712,13 +712,13 @@ assert norm.running_mean.item() == running_means[0]
 assert running_means == [0, 10, 20, 30]
 
 # %% [markdown]
-# - **Symptom.** Accuracy on test data may be worse than the training loss suggests, because evaluation uses the running mean; the more devices, the worse it gets. With `torch.nn.DataParallel`, even a counter in `forward` stays at its initial value [1]. Nothing raises an error.
+# - **Symptom.** Accuracy on test data may be worse than the training loss suggests, because evaluation uses the running mean. The effect grows with the number of devices. With `torch.nn.DataParallel`, even a counter in `forward` stays at its initial value [1]. Nothing raises an error.
 # - **Diagnosis.** Replica 0 *is* the master's model, so the statistics of device 0 are kept. Those of the others are thrown away with their replicas. Also, each device normalised with the mean of its own two samples, which breaks the identity of lesson 04.
 # - **Fix.** Change no state in `forward`; use a normalisation that does not look across samples (`GroupNorm`, `LayerNorm`); or use DistributedDataParallel with SyncBatchNorm (lesson 08), where every replica is kept.
 #
 # ## 8. Why it cannot leave one machine
 #
-# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. One process per device is then the natural choice. Each process also has its own GIL, and it can keep its replica instead of receiving a new one in each step. This design is called DistributedDataParallel.
+# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` copy within that process: there is no address to send to, no rank and no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. One process per device is then the natural choice. Each process also has its own GIL, and it can keep its replica instead of receiving a new one in each step. This design is called DistributedDataParallel.
 #
 # ## Recap
 #

@@ -1,6 +1,6 @@
-"""All devices work on one step, so what one of them gets wrong is in the weights.
+"""The checks of lesson 07.
 
-The checks of lesson 07. All run in the notebook: DataParallel is one process, and this is it.
+All run in the notebook, because the notebook is the one process of DataParallel.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ ACCUMULATE_HINTS = [
     "`shared.write(shared.read() + gradient)` does three things: read, add, write. What if another "
     "thread writes after you have read?",
     "`with lock:` admits one thread at a time. Hold the lock from the read to the write. Long "
-    "work that needs no lock should stay outside, or the threads work one after another.",
+    "work that needs no lock should stay outside; otherwise the threads work one after another.",
     "First call `gradient = compute()`, without the lock. Then, inside `with lock:`, call "
     "`shared.write(shared.read() + gradient)`.",
 ]

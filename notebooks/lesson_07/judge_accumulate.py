@@ -1,10 +1,10 @@
-"""A race that happens once in a million runs is made to happen in each one.
+"""Force a race that happens once in a million runs to happen in every run.
 
 Used by :mod:`rank_by_rank.lesson_07.exercises`. The learner's threads are functions that take turns
-(:mod:`course_lib.teaching.turns`). One that reads the shared sum goes on only when no other one
-can: without a lock all of them then start from the same sum, while with one there is only ever a
-single reader. The lock says of each read and write whether it was closed, so that nobody is right
-by luck.
+(:mod:`course_lib.teaching.turns`). A thread that reads the shared sum goes on only when no other
+thread can: without a lock, all of them then start from the same sum, while with a lock there is
+only ever one reader. For each read and write, the lock records whether it was held, so that no
+answer is right by luck.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from course_lib.teaching.judges.failures import judge_errors
 from course_lib.teaching.turns import Turns
 
 THREADS = 4
-_READS, _WRITES_UNLOCKED, _TURNED_AWAY = 1, 2, 3  # places in the queue, behind everybody else
+_READS, _WRITES_UNLOCKED, _TURNED_AWAY = 1, 2, 3  # places in the queue, behind all other threads
 
 
 class Lock:
-    """A lock that is given out in the order of asking, and knows which time it is closed."""
+    """A lock that is granted in the order of requests, and counts how often it was acquired."""
 
     def __init__(self) -> None:
         self.turns: Turns
         self.used = self._asked = 0
-        self.turned_away: set[int] = set()  # who has found it closed, and did not wait
-        self.refused: set[int] = set()  # whose last `acquire` has failed
+        self.turned_away: set[int] = set()  # threads that found it held, and did not wait
+        self.refused: set[int] = set()  # threads whose last `acquire` failed
         self._holder: int | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -58,7 +58,7 @@ class Lock:
         return True
 
     def mine(self) -> int | None:
-        """Which time it is closed, if by the thread that asks."""
+        """Return how many times it has been acquired, if the calling thread holds it."""
         return self.used if self._holder == self.turns.running else None
 
     def __enter__(self) -> bool:
@@ -69,7 +69,7 @@ class Lock:
 
 
 class Shared:
-    """A sum that threads share. ``pairs``: what the lock said at a thread's read and write."""
+    """A sum that threads share. ``pairs``: the results of ``Lock.mine`` at each read and write."""
 
     def __init__(self, lock: Lock) -> None:
         self.value = torch.zeros(2, dtype=torch.float64)
@@ -92,7 +92,7 @@ class Shared:
 
     def write(self, value: torch.Tensor) -> None:
         turns, hold = self._lock.turns, self._lock.mine()
-        if hold is None:  # a thread that is unlucky: the others come first
+        if hold is None:  # the unlucky case: the other threads come first
             turns.wait(lambda: True, place=_WRITES_UNLOCKED)
         self.value = value
         self.writers.add(turns.running)
@@ -115,14 +115,14 @@ def judge_accumulate(accumulate: Callable) -> str:
     with Turns(threads) as lock.turns:
         stuck = lock.turns.play()
     if shared.intruders:
-        raised = next(filter(None, lock.turns.errors), None)  # it may open another one's lock
+        raised = next(filter(None, lock.turns.errors), None)  # it may release another thread's lock
         raise WrongAnswer("enters-all-the-same", thread=min(shared.intruders)) from raised
     judge_errors(lock.turns.errors, who="thread {}")
     if stuck:
         raise WrongAnswer("never-opened")
     _judge_computing(computed)
     _judge_adding(shared, lock)
-    return "Nothing is lost, and the threads wait for each other only while they add up."
+    return "No gradient is lost, and the threads wait for each other only while they add."
 
 
 def _judge_computing(computed: list[tuple[int, int | None]]) -> None:

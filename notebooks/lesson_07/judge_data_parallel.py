@@ -1,4 +1,4 @@
-"""A wrong step of data parallelism gives a number, and the number says which mistake.
+"""The result of a wrong step of data parallelism reveals which mistake was made.
 
 Used by :mod:`rank_by_rank.lesson_07.exercises`. Numbers are small integers or multiples of
 1/4, so that every sum is exact.
@@ -25,10 +25,10 @@ def judge_scatter(scatter: Callable) -> str:
     for samples, p in ((8, 4), (9, 4), (10, 4), (250, 4), (7, 3), (2, 4), (3, 4), (5, 1)):
         batch = torch.arange(2 * samples).reshape(samples, 2)
         _judge_shards(scatter(batch, p), batch, p)
-    thirds = torch.arange(20, dtype=torch.float64) / 3  # which float32 does not hold
+    thirds = torch.arange(20, dtype=torch.float64) / 3  # not exact in float32
     for batch in (thirds.reshape(5, 1, 2, 2), torch.arange(5)):  # such as images, and labels
         _judge_shards(scatter(batch, 3), batch, 3)
-    return "Every sample has its device, in order, and no device has two more than another."
+    return "All samples are dealt out in order, and shard sizes differ by at most one."
 
 
 def _judge_shards(shards, batch: torch.Tensor, p: int) -> None:
@@ -176,7 +176,7 @@ class _Toy(nn.Module):
 
 
 class _Seen(NamedTuple):
-    """How often the optimizer made a step, and whether a replica but the master's has moved."""
+    """The number of optimizer steps, and whether a replica other than the master's has moved."""
 
     steps: int
     replicas_moved: bool
@@ -185,7 +185,7 @@ class _Seen(NamedTuple):
 def _toy_step(update: Callable, model: _Toy, optimizer, devices: int, first: int) -> _Seen:
     """Let ``update`` do one step; device 0 has no gradient for `sometimes`.
 
-    Replica r has the gradient ``first * 2**r``: the sum tells which ones are in it.
+    Replica r has the gradient ``first * 2**r``: the sum shows which ones are in it.
     """
     replicas = [model, *(_Toy() for _ in range(devices - 1))]
     for r, replica in enumerate(replicas):
@@ -208,7 +208,7 @@ def _toy_step(update: Callable, model: _Toy, optimizer, devices: int, first: int
 def judge_update(update: Callable) -> str:
     for devices in (4, 2, 1):
         model = _Toy()
-        # Weight decay moves what has a gradient, of zeros too, and leaves alone what has none.
+        # Weight decay moves every parameter that has a gradient, even one of zeros, and no other.
         groups = [
             {"params": [model.weight, model.sometimes]},
             {"params": [model.frozen], "weight_decay": 0.5},
@@ -225,7 +225,7 @@ def judge_update(update: Callable) -> str:
             sums.append(torch.tensor([sum(1.0 + r for r in range(1, devices))]))
             velocity = [0.5 * v + s for v, s in zip(velocity, sums, strict=True)]
             expected = [e - 0.25 * v for e, v in zip(expected, velocity, strict=True)]
-            if devices == 1:  # nobody has a gradient for it
+            if devices == 1:  # no replica has a gradient for it
                 expected[1] = before[1]
             _judge_master(model, before, expected, sums, velocity, devices, first, step, seen)
     return "The master has moved by the sum of all gradients, with the optimizer's momentum."
@@ -301,7 +301,7 @@ def judge_master_bytes(master_bytes: Callable) -> str:
     for net, dtype, p, classes in cases:
         inputs, outputs = torch.zeros(24, 6, dtype=dtype), torch.zeros(24, classes, dtype=dtype)
         _judge_bytes(master_bytes(net, inputs, outputs, p), net, inputs, outputs, p)
-    return "Out and in are right to the byte, also with buffers, frozen parameters and float64."
+    return "Both numbers are right to the byte, even with buffers, frozen parameters and float64."
 
 
 def _judge_bytes(given, net: nn.Module, inputs, outputs, p: int) -> None:
@@ -339,7 +339,7 @@ def _wanted_bytes(net: nn.Module, inputs, outputs, p: int) -> tuple[int, int]:
     return (p - 1) * weights + x + y, y + (p - 1) * trained
 
 
-# What a part of a sum may be: so many bytes, and the mistakes that make it so.
+# The possible values of one part of a sum, in bytes, each with the mistakes that lead to it.
 _Options = list[tuple[int, tuple[str, ...]]]
 
 
@@ -397,7 +397,7 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
 
 
 def _ways(total: float, parts: list[_Options]) -> Iterator[list[str]]:
-    """Yield the mistakes of each way to make ``total`` of one option a part."""
+    """Yield the mistakes of each way to reach ``total`` with one option for each part."""
     for options in itertools.product(*parts):
         if sum(number for number, _ in options) == total:
             yield [mistake for _, mistakes in options for mistake in mistakes]

@@ -25,13 +25,13 @@ def test_the_numbers_are_those_of_the_formulas():
     assert "T_comp = 10 ms, T_sync = 19 ms: T_sync / T_comp = 1.9, R - 1 = 3: it pays" in text
     assert f"speed-up {scaling.speed_up(4, 0.010, 0.019):.3g} (efficiency 34%)" in text
     # Two ranks: 1 + 10 ms of sending for 10 ms of computing; three: the fold, or the ring's 17.3.
-    assert "pays from R = 3 on" in text
+    assert "the smallest R that pays is 3" in text
 
 
 def test_what_never_pays_is_told():
     hopeless = Setting(batch=1, sample_seconds=1e-9, bandwidth=1e5, latency=1.0, ranks=2)
     assert "it does not pay" in summary(hopeless)
-    assert "for no R up to 4,096" in summary(hopeless)
+    assert "no R up to 4,096 pays" in summary(hopeless)
 
 
 def test_without_somebody_to_move_sliders_there_is_a_picture(monkeypatch):

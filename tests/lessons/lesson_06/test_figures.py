@@ -51,7 +51,7 @@ def test_where_it_pays_has_points_lines_and_the_line_to_cross():
         return ranks * bandwidth / 20e6
 
     drawn = figures.where_it_pays([3e6, 6e6], {2: [0.5, 1.2], 4: [1.0, 2.0]}, predicted)
-    assert "points: 2 ranks, 4 ranks; lines: predicted, and a level one at 1" in drawn.alt
+    assert "points: 2 ranks, 4 ranks; lines: predicted, and a horizontal line at 1" in drawn.alt
     assert {ranks for ranks, _ in asked} == {2, 4}
     assert min(bandwidth for _, bandwidth in asked) == pytest.approx(3e6)
     assert max(bandwidth for _, bandwidth in asked) == pytest.approx(6e6)
@@ -59,7 +59,7 @@ def test_where_it_pays_has_points_lines_and_the_line_to_cross():
 
 def test_predictions_far_out_say_in_words_where_they_end():
     drawn = figures.slowest_of_many([1, 2, 1024], {"a bell curve": [1, 1.05, 1.325]})
-    assert drawn.alt.endswith("end at 1,024 ranks (a bell curve, 1.3), and a level one at 1.")
+    assert drawn.alt.endswith("end at 1,024 ranks (a bell curve, 1.3), and a horizontal line at 1.")
     link = Link(5e-6, 20e9)
     job = extrapolation.Job(
         batch=32, comp_seconds=0.2, gradient_bytes=1e8, inside=link, between=link

@@ -98,7 +98,7 @@ def test_the_table_states_the_error():
     lines, claim = (table.splitlines() for table in gains_table().split("\n\n"))
     assert len(lines) == 2 + len(GAINS)
     assert "| 38.0% | 0.92 or 1.13 | 15.8% / 8.6% | -22.2 / -29.4 |" in lines[2]
-    assert lines[3].endswith("| no numbers published | - |")
+    assert lines[3].endswith("| too few numbers published | - |")
     assert (
         "near-linear; no number | without overlap 80% / 89%, perfect overlap 100% / 100%"
         in (claim[2])
