@@ -63,7 +63,7 @@ def check_global_accuracy(global_accuracy) -> str:
 
 
 ACCUMULATE_HINTS = [
-    "Each `backward()` adds to `.grad`, so the gradients accumulate by themselves. You only have to "
+    "Each `backward()` adds to `.grad`, so gradients accumulate by themselves. You only have to "
     "prevent the all-reduce in all backward passes except the last.",
     "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, and "
     "those of the last one outside. Each loss is a mean over its micro-batch: how do you get the "

@@ -34,7 +34,7 @@ def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
     """Return what each of ``p`` ranks got right of ``samples``, padded, and the true fraction.
 
     The right ones are chosen so that each usual mistake gives a different fraction: of the two
-    repeated samples, 0 and 1, only the second is right in a small test set, both are in a large one.
+    repeated samples, 0 and 1, only the second is right in a small test set, and both in a large.
     """
     truth = torch.tensor([i % 9 != (0 if samples < 100 else 5) for i in range(samples)])
     padded = [list(DistributedSampler(range(samples), p, r, shuffle=False)) for r in range(p)]
