@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 08 DistributedDataParallel
 #
-# **The one idea.** `DistributedDataParallel` (DDP) does the synchronous SGD that you wrote by hand, and your program needs only one extra line. DDP starts the all-reduce of the last layers' gradients while those of the first layers are still being computed.
+# **The one idea.** With `DistributedDataParallel` (DDP), one line of code replaces the synchronous SGD that you wrote by hand. DDP starts the all-reduce of the last layers' gradients while those of the first layers are still being computed.
 #
 # **You will be able to**
 # - turn a one-process training loop into a loop for many ranks, and prove that both compute the same result;
 # - say what DDP sends and when, and observe its hooks, buckets, overlap and buffers;
 # - avoid the usual mistakes: a sampler that never reshuffles, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
-# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and add the rounding errors of one step to the next;
+# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and carry rounding errors over to the next step;
 # - launch the same training with `torchrun` and with `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
 # **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
@@ -35,7 +35,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# Most networks in this lesson are so small that they stay on the CPU even if you have GPUs. So where the text says that results agree "to the last bit", they do so on every machine. The text points out what is different on GPUs.
+# Most networks in this lesson are so small that they stay on the CPU even if you have GPUs. Where the text says that results agree "to the last bit", they therefore agree on every machine. The text points out what is different on GPUs.
 
 # %%
 # %%px
@@ -240,7 +240,7 @@ assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", 
 # %% [markdown]
 # ### Buckets
 #
-# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But its 84 · 10 weights make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
+# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
 #
 # With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records what is in the bucket, and then runs the same all-reduce as DDP.
 
@@ -303,7 +303,7 @@ for index, (kind, names, _) in enumerate(events):
 assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucketed)
 
 # %% [markdown]
-# Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three buckets are sent in the *middle* of the list, before backward ends.
+# Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three `SEND` lines are in the *middle* of the list: these buckets leave before backward ends.
 #
 # By default, buckets hold 25 MiB, which suits large networks. Only the first holds 1 MiB, so that communication starts early, and all of LeNet fits into it. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients, unless you set `gradient_as_bucket_view=True`: then the `.grad` of each parameter is a view into its bucket instead of a copy.
 #
@@ -434,11 +434,11 @@ figures.buckets(
 )
 
 # %% [markdown]
-# (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The number in a block is that of the layer; each hatched block is a bucket, labelled with its layers.
+# (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). In the figure, the number in a block is that of the layer; each hatched block is a bucket, labelled with its layers.
 #
-# We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less time than its own two. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
+# We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
 #
-# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 plots the time of a step against the size of its buckets.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Each bucket also costs a start-up time. Lesson 06 plots the time of a step against the size of its buckets.
 #
 # ### Buffers
 #
@@ -487,7 +487,7 @@ compare(prediction, cluster.view["mine"][3])
 assert cluster.view["everyone"] == [[[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]] * 4
 
 # %% [markdown]
-# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. Neither matters much in training, but both distort a measured accuracy. Exercise 2 corrects this for padding.
+# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. Neither matters much in training, but both distort a measured accuracy. In exercise 2 you correct the accuracy for padding.
 #
 # **Predict.** Now the sampler shuffles 1,000 samples, and we loop over it three times, once per epoch. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
 
@@ -685,7 +685,7 @@ assert cluster.view["stuck"] == [0, 1, 1, 1]
 # - **Diagnosis.** Ranks 1 to 3 wait in an all-reduce; rank 0 has left the loop. Print `len(loader)` on every rank.
 # - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). If you can't know the number in advance, use `join()`.
 #
-# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it takes part in the other ranks' all-reduces with zeros until all ranks have finished. At the end it receives the weights of a rank that had the most batches.
+# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it contributes zeros to the other ranks' all-reduces until all ranks have finished. At the end it receives the weights of a rank that had the most batches.
 
 # %%
 # %%px
@@ -732,7 +732,7 @@ if rank == 0:
 
 # %% [markdown]
 # - **Symptom.** The error above appears one step late: the first backward ended without sending its bucket, so the gradients of that step were never averaged.
-# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a frozen part, or an output that the loss does not use.
+# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a part frozen after wrapping, or an output that the loss does not use.
 # - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If different steps use different parameters, set `find_unused_parameters=True`: after each forward, DDP walks the graph and marks the parameters that it can't reach as ready.
 #
 # **Predict.** What does the fix cost? A step of this network normally takes one all-reduce, for its single bucket. How many does it take with `find_unused_parameters=True`?
@@ -759,7 +759,7 @@ compare(prediction, calls)
 assert (calls, handed_over) == (2, 10_960 + 4 * 6)
 
 # %% [markdown]
-# It takes two: one for the bucket of 10,960 bytes, and one for a small vector that has 4 bytes for each of the 6 parameters. From this vector the ranks learn which parameters *any* rank used. The option is off by default because it costs this all-reduce and the walk through the graph. If every iteration uses the same parameters, set `static_graph=True`: DDP then looks for the unused ones only once.
+# It takes two: one for the bucket of 10,960 bytes, and one for a small vector that has 4 bytes for each of the 6 parameters. From this vector the ranks learn which parameters *any* rank used. The option is off by default because this all-reduce and the walk through the graph take time. If every iteration uses the same parameters, set `static_graph=True`: DDP then looks for the unused ones only once.
 #
 # ### A place to stop
 #
@@ -864,7 +864,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from that for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
+# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
 #
 # ### What travels
 #
@@ -1028,7 +1028,7 @@ assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out no
 #
 # ### The mean in eight bits
 #
-# Each rank has its own scale, so you cannot simply add the integers. A ring would have to decode, add and round at every hop. So here every rank sends its chunk number r straight to rank r. Rank r decodes these chunks and adds them up, rounds the sum once, and sends it to all ranks. Numbers are rounded twice, before the first message and before the second, and the left-out part is kept both times.
+# Each rank has its own scale, so you cannot simply add the integers. A ring would have to decode, add and round at every hop. So here every rank sends its chunk number r straight to rank r. Rank r decodes these chunks, adds them up, rounds the sum once, and sends the result to all ranks. Numbers are rounded twice, before the first message and before the second, and the left-out part is kept both times.
 
 
 # %%
@@ -1080,7 +1080,7 @@ def descend(mean_gradient, steps=400):
 
 
 # %% [markdown]
-# **Predict.** In float32, the weights are about a millionth of the minimum's norm away from the minimum after 400 steps. How close do they come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) They stay a few per cent away, with and without feedback, because 8 bits are too coarse. Answer with a letter.
+# **Predict.** After 400 steps in float32, the distance from the weights to the minimum is about a millionth of the minimum's norm. How close do the weights come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) They stay a few per cent away, with and without feedback, because 8 bits are too coarse. Answer with a letter.
 
 # %%
 prediction = None
@@ -1135,7 +1135,7 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean gradient is small, but each rank's own gradient is not. The scale follows from a rank's own gradient, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
+# Near the minimum the mean gradient is small, but each rank's own gradient is not. A rank's own gradient sets its scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
 #
 # How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of the bytes that a ring sends in float32, for any $p$.
 
@@ -1245,7 +1245,7 @@ assert "GPU" in message
 # %% [markdown]
 # The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (its forward and backward follow the equations of lesson 04). On a GPU the cell below uses PyTorch's version.
 #
-# **Predict.** We compare DDP (a) with plain batch norm and (b) with synchronised batch norm to one process that has the whole batch. Which of the two gives the same gradients as that process, within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
+# **Predict.** We run DDP twice, (a) with plain batch norm and (b) with synchronised batch norm, and also one process that has the whole batch. Which run of DDP gives the same gradients as that process, within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
 
 # %%
 prediction = None
@@ -1659,7 +1659,7 @@ for way in lines:
     print(f"{row} {scaling:9.2f}   {nodes[way]}")
 
 # %% [markdown]
-# With two devices the three move almost the same number of bytes; only DataParallel also moves images and outputs, because a rank reads its own images and keeps its outputs. With more devices the difference grows. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
+# With two devices the three move almost the same number of bytes; DataParallel alone also moves images and outputs, whereas each rank reads its own images and keeps its outputs. With more devices the difference grows. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
 #
 # **Predict.** With **four** devices, divide the bytes of parameters and gradients that DataParallel's master moves by the bytes that a DDP rank moves. What is the ratio?
 

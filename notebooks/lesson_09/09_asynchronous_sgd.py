@@ -17,7 +17,7 @@
 #
 # **You will be able to**
 # - write a parameter server and its worker with `send` and `recv`, and say what each role holds and why;
-# - predict how stale gradients are on average, and prove your formula;
+# - predict how stale gradients are on average, and prove the formula;
 # - tell when staleness ruins training, and rescue training by dividing the learning rate by the staleness or by bounding the staleness;
 # - predict when asynchronous training is faster than synchronous training, and when it is not;
 # - test an asynchronous program even though every run is different.
@@ -825,11 +825,11 @@ figures.curves(
 # %% [markdown]
 # (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the server process. The time of a step grows with them. It becomes three times as long if every worker reaches the server in the same way: through memory shared by the ranks of one machine, or through the network card of a server that has a machine to itself.
 #
-# Two things can make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may be on the server's machine, while the others are on the network. Then a step with one worker takes as long as memory takes, and a step with three takes as long as the network takes, so the ratio is larger than 3. (With two ranks on each of two hosts, it was between 6 and 17 when this lesson was written.)
+# Two things can make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may be on the server's machine, while the others are on the network. Then a step with one worker runs at the speed of memory, and a step with three at the speed of the network, so the ratio is larger than 3. (With two ranks on each of two hosts, the ratio was between 6 and 17 when this lesson was written.)
 #
 # The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB pass in and out of each rank, no matter how many ranks there are.
 #
-# An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). Asynchronous training hides their cost, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
+# An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). Asynchronous training hides the cost of these messages, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
 #
 # ## 9. The race: time to accuracy
 #

@@ -118,7 +118,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs about a quarter of the memory for weights, gradients and optimizer state. Forward sends only *activations*, the outputs of layers, from rank to rank, and backward sends only their gradients. The output of a block has samples · tokens · width numbers, here 64 · 8 · 64. That is the advantage of stages: the traffic does not grow with the weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
+# So each rank needs about a quarter of the memory for weights, gradients and optimizer state. Forward sends only *activations*, the outputs of layers, from rank to rank, and backward sends only their gradients. The output of a block has samples · tokens · width numbers, here 64 · 8 · 64. Stages have an advantage here: the traffic does not grow with the number of weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient goes back through 3, 2, 1, 0. For what fraction of the time are the four ranks idle, on average? Write a number from 0 to 1.
 
@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# With this policy a block keeps about two thirds as much memory as without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
+# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 
@@ -722,7 +722,7 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence length. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) recomputes them inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and uses 8 bits to store many of the activations that are kept [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
+# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence length. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) recomputes scores and softmax inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and uses 8 bits to store many of the activations that are kept [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
 
 # %% [markdown]
 # ## 6. With torch.distributed.pipelining
@@ -928,7 +928,7 @@ for number, ages in enumerate(cluster.view["ages"]):
 #
 # ### Exercise 3: where to cut
 #
-# `costs` lists the time of each layer in seconds, in order. Write `cut(costs, stages)`, which returns a list with the number of layers in each stage, chosen so that the slowest stage is as fast as possible. (Models with a large embedding or classifier need such cuts.) Every stage gets at least one layer. `costs` has at most 12 layers, so you can try all possible cuts; `itertools.combinations` generates them.
+# `costs` lists the time of each layer in seconds, in order. Write `cut(costs, stages)`, which returns a list with the number of layers in each stage, chosen so that the slowest stage is as fast as possible. (If the embedding or the classifier is large, the stages need unequal numbers of layers.) Every stage gets at least one layer. `costs` has at most 12 layers, so you can try all possible cuts; `itertools.combinations` generates them.
 
 
 # %% tags=["exercise"] exercise="10.cut"

@@ -38,7 +38,7 @@ from rank_by_rank.lesson_10b.figures import sequence_in_slices, sliced_mlp
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the CPU, so that every machine gives the same results.
+# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the CPU, so that all claims hold with and without GPUs.
 
 # %%
 # %%px
@@ -462,7 +462,7 @@ in_backward = traffic.collectives["all_reduce"].messages
 compare(prediction, cluster.view["in_backward"][0])
 
 # %% [markdown]
-# It takes eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
+# With DTensor, backward takes eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
 
 # %%
 assert cluster.view["in_backward"] == [8] * 4
@@ -648,7 +648,7 @@ assert traffic.collectives == {"all_gather": (1, TOKENS * VOCABULARY // world_si
 #
 # ## 5. Sequence parallelism
 #
-# In section 4 every rank computes the norms of all tokens, and keeps all their activations for backward. But a norm looks at one token at a time, so its input could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
+# In section 4 every rank computes the norms of all tokens, and keeps all their activations for backward. But a norm looks at one token at a time, so the norms could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
 
 # %%
 sequence_in_slices()
@@ -771,7 +771,7 @@ own_adam = torch.optim.Adam([own_part], lr=1e-3)
 serial_adam = torch.optim.Adam(serial_sharded.parameters(), lr=1e-3)
 
 # %% [markdown]
-# **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights. By what factor does it send more bytes than DDP?
+# **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights, so it sends more bytes than DDP. By what factor?
 
 # %%
 prediction = None
@@ -894,7 +894,7 @@ WAYS = {
 # %% [markdown]
 # How many bytes does each rank hold of the parameters between forward and backward, of the gradients after backward, and of Adam's state? And how many does a step send?
 #
-# **Predict.** By what factor does a step send more bytes in stage 3 than with DDP?
+# **Predict.** A step sends more bytes in stage 3 than with DDP. By what factor?
 
 # %%
 prediction = None
@@ -1118,7 +1118,7 @@ assert cluster.view["moved_bfloat16"] == [0] * 4
 #
 # One thing is still whole on every rank: the model before `fully_shard` cuts it. A rank that cannot hold the whole model cannot even build it. Tensors on PyTorch's *meta device* have a shape and a dtype but no memory. You build the model there, shard it, and let `to_empty` allocate memory for the shards alone.
 #
-# **Predict.** The cell looks at the memory of the parameters three times: after the model was built, sharded and allocated. If a model is built as usual, the most that a rank ever holds is the whole model. What is the most with the meta device? Write a fraction of the whole.
+# **Predict.** The cell looks at the memory of the parameters three times: after the model is built, after it is sharded, and after memory is allocated. If a model is built as usual, the most that a rank ever holds is the whole model. What is the most with the meta device? Write a fraction of the whole.
 
 # %%
 prediction = None
@@ -1160,7 +1160,7 @@ assert by_meta == [0, 0, 8 * filled_up // world_size]
 # %% [markdown]
 # With the meta device, a rank never holds more than a quarter. But `to_empty` does not initialise anything: every tensor, in the norms too, contains whatever was in that memory before. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
 #
-# **Predict.** Each rank has a quarter of the rows of the weight of `up` in the first MLP. How many of the four quarters are distinct?
+# **Predict.** Each rank has a quarter of the rows of `up.weight` in the first MLP. How many of the four quarters are distinct?
 
 # %%
 prediction = None
@@ -1390,7 +1390,7 @@ gpus_needed(gpus, stages)
 #
 # Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward, a multiplication and an addition, and twice as many in backward.
 #
-# The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in forward and again in backward, and reduce-scatters the gradients; in each of these three, each rank sends $\frac{p-1}{p}$ of one number per parameter. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
+# The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in forward and again in backward, and reduce-scatters the gradients; each of these three moves one number per parameter, and each rank sends $\frac{p-1}{p}$ of these numbers. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
 
 # %%
 tokens, t, p = 8192, 8, 64
@@ -1444,7 +1444,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | meta device | build, shard, allocate: never more memory than the shards; fill every tensor |
 # | 2 x 2 mesh | tensors inside the machine, data across machines; or shards inside, replicas across (HSDP) |
 #
-# Two scripts do this outside the notebook: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
+# You can run two of these methods as scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
 #
 # ## References and further reading
 #
