@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 08 DistributedDataParallel
 #
-# **The one idea.** `DistributedDataParallel` (DDP) is the synchronous SGD that you wrote by hand, in a one-line wrapper. It starts the all-reduce of the last layers' gradients while those of the first layers are still being computed.
+# **The one idea.** With `DistributedDataParallel` (DDP), one line of code replaces the synchronous SGD that you wrote by hand. DDP starts the all-reduce of the last layers' gradients while those of the first layers are still being computed.
 #
 # **You will be able to**
 # - turn a one-process training loop into a loop for many ranks, and prove that both compute the same result;
 # - say what DDP sends and when, and observe its hooks, buckets, overlap and buffers;
 # - avoid the usual mistakes: a sampler that never reshuffles, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
-# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and keep the remainders that rounding leaves out;
+# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and carry rounding errors over to the next step;
 # - launch the same training with `torchrun` and with `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
 # **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
@@ -35,7 +35,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The networks in this lesson are so small that they stay on the CPU even if you have GPUs. Claims "to the last bit" therefore hold everywhere. The text points out what is different on GPUs.
+# Most networks in this lesson are so small that they stay on the CPU even if you have GPUs. Where the text says that results agree "to the last bit", they therefore agree on every machine. The text points out what is different on GPUs.
 
 # %%
 # %%px
@@ -59,7 +59,7 @@ training, test, _ = data.load_available("digits", size=28)
 # %% [markdown]
 # ## 1. One line
 #
-# This is the loop of lesson 05. Each rank takes its part of the batch, 32 images. In a single process, only the line that calls `sync` would be missing.
+# This is the training loop of lesson 05. Each rank takes its part of the batch, 32 images. A loop for a single process would look the same, but without the call to `sync`.
 
 
 # %%
@@ -90,7 +90,7 @@ def train(model, steps, sync=None, group=None):
 
 
 # %% [markdown]
-# By hand you need two calls, one before the first step and one in each step. With DDP you wrap the model, and the loop needs no extra line. Note the seeds: every rank begins with *different* weights.
+# If you synchronise by hand, you need two calls, one before the first step and one in each step. With DDP you wrap the model, and the loop needs no extra line. Note the seeds: every rank begins with *different* weights.
 
 # %%
 # %%px
@@ -107,9 +107,9 @@ assert_replicas_equal(by_ddp)
 assert_weights_moved(by_ddp, before)
 
 # %% [markdown]
-# Each of the two models is the same on all ranks. Are the two models equal to each other as well?
+# The model trained by hand is the same on all ranks, and so is the one trained with DDP. Are these two models equal to each other as well?
 #
-# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained with DDP, after 20 steps on **two** ranks? The cell creates two groups of two ranks, 0 and 1, and 2 and 3, and each group trains on its own.
+# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained with DDP, after 20 steps on **two** ranks? The cell creates two groups, one of ranks 0 and 1, the other of ranks 2 and 3, and each group trains on its own.
 
 # %%
 prediction = None
@@ -137,11 +137,11 @@ compare(prediction, cluster.view["difference"][0])
 assert cluster.view["difference"] == [0] * 4
 
 # %% [markdown]
-# The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, even in floating point. By hand we divide the sum by 2, whereas DDP divides before it sums; halving is exact either way. So on two ranks *every* correct synchronisation gives the same bits.
+# The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, even in floating point. Our own code divides the sum by 2, whereas DDP divides each gradient before adding; halving is exact either way. So on two ranks *every* correct synchronisation gives the same bits.
 #
-# On four ranks there are several possible sums, such as $(a+b)+(c+d)$ and $((a+b)+c)+d$. An all-reduce is free to choose any of them, and its choice may even depend on the size of the message. A third way to synchronise makes the effect visible: it gathers all gradients and adds them up one after another, starting with rank 0's.
+# On four ranks the sum depends on the order of addition: $(a+b)+(c+d)$ and $((a+b)+c)+d$ can differ in the last bits. An all-reduce may add in any order, and the order may even depend on the size of the message. To make the effect visible, we synchronise in a third way: gather all gradients and add them one after another, starting with rank 0's.
 #
-# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with this other order of addition? One float32 rounding error is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
+# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with gradients added in rank order? A float32 rounding error is about $6 \cdot 10^{-8}$ of the rounded number, and the weights are about 0.1. Write a power of ten, such as `1e-3`.
 
 # %%
 prediction = None
@@ -168,9 +168,9 @@ assert max(max(pair) for pair in cluster.view["differences"]) < 1e-4
 print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
 
 # %% [markdown]
-# A gradient is off by one or two rounding errors, and 20 steps with momentum carry them forward. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, shows up as 0.1 or more. The model trained by hand and the DDP model may agree to the bit on four ranks as well. In that case your MPI added in the same order for both, which is pleasant but not guaranteed.
+# Each gradient is off by one or two rounding errors, and these accumulate over 20 steps with momentum. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, changes the weights by 0.1 or more. On four ranks, too, the model trained by hand and the DDP model may agree to the bit. If they do, your MPI added in the same order for both, which no standard guarantees.
 #
-# The third claim is the one that counts: *R ranks equal one process with the whole batch*. In float64 a rounding error is $10^{-16}$, so a mistake can't hide among rounding errors. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$, which leaves room for ten thousand rounding errors and is far below the effect of any real mistake.
+# So far, we have compared the ranks with each other, and DDP with our own loop. The third comparison is the one that counts: *R ranks equal one process with the whole batch*. We make it in float64, where rounding errors are about $10^{-16}$, too small to hide a mistake. Rank 0 also trains a model alone, on the whole batch of 128 images. We allow $10^{-12}$, which leaves room for ten thousand rounding errors and is far below the effect of any real mistake.
 
 # %%
 # %%px
@@ -193,7 +193,7 @@ for step in range(5):
 assert_matches_serial(replica.module, serial, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Why did all ranks start with equal weights? DDP's constructor compares the shapes of all parameters across the ranks, and then broadcasts the parameters and buffers of rank 0. The *traffic meter* of lesson 03 shows this. The meter cannot see what a library sends inside a collective. It counts how often each collective was called, and the bytes that this rank *handed over*. It also counts calls made from C++, as DDP's are.
+# Why did all ranks start with equal weights? DDP's constructor compares the shapes of all parameters across the ranks, and then broadcasts the parameters and buffers of rank 0. The *traffic meter* of lesson 03 shows this. It counts how often each collective was called (including calls from C++, such as DDP's), and the bytes that this rank *handed over*. It cannot see what a library sends inside a collective.
 
 # %%
 # %%px
@@ -207,13 +207,13 @@ assert handed_over == 0 if rank > 0 else handed_over >= 4 * models.parameter_cou
 assert_replicas_equal(wrapped)
 
 # %% [markdown]
-# Rank 0 sends, and the others receive. The bytes of rank 0 are those of the network, 61,706 numbers of 4 bytes, plus 304 for the shapes.
+# Rank 0 sends, and the others receive. Rank 0 hands over the network, 61,706 numbers of 4 bytes each, and 304 bytes for the shapes.
 #
 # ## 2. Under the hood
 #
 # ### Gradients come in reverse
 #
-# Backward begins at the loss, so the *last* layer's gradients are ready first. With autograd you can attach a *hook* to each parameter: a function that is called as soon as that parameter's gradient is complete.
+# Backward begins at the loss, so the *last* layer's gradients are ready first. Autograd lets you attach a *hook* to each parameter. A hook is a function that is called as soon as that parameter's gradient is complete.
 #
 # **Predict.** LeNet has five layers with weights: `features.0`, `features.3`, `classifier.1`, `classifier.3` and `classifier.5`. Which layer's gradient is ready *last*?
 
@@ -240,9 +240,9 @@ assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", 
 # %% [markdown]
 # ### Buckets
 #
-# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But 84 · 10 numbers are a small message, and every message costs a start-up time, however small it is. So DDP fills *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
+# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
 #
-# With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records the contents of the bucket and then does the same as DDP would.
+# With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records what is in the bucket, and then runs the same all-reduce as DDP.
 
 
 # %%
@@ -303,13 +303,13 @@ for index, (kind, names, _) in enumerate(events):
 assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucketed)
 
 # %% [markdown]
-# Note two things. First, in step 0 there was *one* bucket. DDP does not know the order yet, so it waits for everything, records the order, and cuts the buckets for all later steps (in rank 0's order, so that all ranks cut in the same places). Second, from step 1 on, `SEND` is in the *middle* of the list: two of three buckets are on their way before backward ends.
+# Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three `SEND` lines are in the *middle* of the list: these buckets leave before backward ends.
 #
-# The default bucket size is 25 MiB, for large networks. The first bucket has only 1 MiB, so that something leaves early, and all of LeNet fits into it. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients; with `gradient_as_bucket_view=True` the `.grad` of each parameter is a view into its bucket instead of a copy.
+# By default, buckets hold 25 MiB, which suits large networks. Only the first holds 1 MiB, so that communication starts early, and all of LeNet fits into it. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients, unless you set `gradient_as_bucket_view=True`: then the `.grad` of each parameter is a view into its bucket instead of a copy.
 #
 # ### Overlap
 #
-# Does that help? On this machine the CPU cores compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. We emulate that case. There are six layers whose backward takes 6 ms each, during which the CPU does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
+# How much time does sending early save? On this machine it saves little, because the CPU cores compute *and* carry the messages. On a cluster, network cards carry the messages, and we now emulate that case. The network has six layers. The backward of each takes 6 ms, during which the CPU does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets and the all-reduce.
 
 
 # %%
@@ -341,7 +341,7 @@ def slow_network():
 
 
 # %% [markdown]
-# A hook must return a *future*, a promise of the averaged bucket. Here, a single thread plays the part of the link: it runs the all-reduce, waits for as long as the bytes would take to travel, and then keeps the promise.
+# A hook must return a *future*, which will later hold the averaged bucket. Here, a single thread plays the part of the link: it runs the all-reduce, waits for as long as the bytes would take to travel, and then sets the future's result.
 
 
 # %%
@@ -366,9 +366,9 @@ def over_slow_link(names, sent):
 
 
 # %% [markdown]
-# Each layer has 256 · 256 numbers, or 262,144 bytes, and these take 5.2 ms on the link.
+# The gradient of each layer has 256 · 256 numbers, or 262,144 bytes, which take 5.2 ms on the link.
 #
-# **Predict.** How long, in milliseconds, does a backward pass take, including the all-reduce, (a) with a single bucket for everything and (b) with a bucket for each layer? Write `[a, b]`.
+# **Predict.** How many milliseconds does a backward pass take, all-reduce included, (a) with a single bucket for everything and (b) with a bucket for each layer? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -434,17 +434,17 @@ figures.buckets(
 )
 
 # %% [markdown]
-# (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, labelled with their layers.
+# (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). In the figure, the number in a block is that of the layer; each hatched block is a bucket, labelled with its layers.
 #
-# We assert only the overlap itself: pass (a) takes at least as long as its computing and sending together, and pass (b) takes less time than its own computing and sending together. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) loses its lead.
+# We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
 #
-# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 plots that curve.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Each bucket also costs a start-up time. Lesson 06 plots the time of a step against the size of its buckets.
 #
 # ### Buffers
 #
-# A *buffer* belongs to a model's state but has no gradient: batch norm's running mean and variance, for instance. Averaging gradients does not keep buffers equal across the ranks. DDP's answer is simple: at the start of each forward it broadcasts rank 0's buffers.
+# A *buffer* is a part of a model's state that has no gradient, such as batch norm's running mean and variance. Averaging gradients does not keep buffers equal across the ranks. So DDP broadcasts rank 0's buffers at the start of each forward pass.
 #
-# **Predict.** Every rank sets the running mean of a batch norm layer to its own rank. What does rank 3 hold after one forward pass (in evaluation mode, so that the pass itself changes nothing)?
+# **Predict.** Every rank sets the running mean of a batch norm layer to its own rank number. What is the running mean on rank 3 after one forward pass? (The layer is in evaluation mode, so that the pass itself does not change the mean.)
 
 # %%
 prediction = None
@@ -462,13 +462,13 @@ compare(prediction, cluster.view["running_mean"][3])
 assert cluster.view["running_mean"] == [0.0] * 4
 
 # %% [markdown]
-# It holds rank 0's value. So in training, the running statistics come from rank 0's part of the data alone; those of the other ranks are overwritten. With `forward_sync_buffers=False` each rank keeps its own statistics, and they differ. (Before PyTorch 2.13 the option was `broadcast_buffers=False`, which also skips the broadcast in the constructor.) Section 8 shows a better way.
+# Rank 3 now holds rank 0's value. So in training, the running statistics come from rank 0's part of the data alone; those of the other ranks are overwritten. With `forward_sync_buffers=False` each rank keeps its own statistics, and they differ. (Before PyTorch 2.13 the option was `broadcast_buffers=False`, which also skips the broadcast in the constructor.) Section 8 shows a better way: statistics of the whole batch.
 #
 # ## 3. Who sees which sample
 #
-# `DistributedSampler` deals out the samples like cards: with `p` ranks, rank `r` gets those at positions `r`, `r + p`, `r + 2p`, ... in the order.
+# `DistributedSampler` deals out the samples like cards: with `p` ranks, rank `r` gets the samples at positions `r`, `r + p`, `r + 2p` and so on.
 #
-# **Predict.** There are 10 samples and 4 ranks, without shuffling. Which samples does rank 3 get? Write a list.
+# **Predict.** The sampler deals out 10 samples to 4 ranks, without shuffling. Which samples does rank 3 get? Write a list.
 
 # %%
 prediction = None
@@ -487,9 +487,9 @@ compare(prediction, cluster.view["mine"][3])
 assert cluster.view["everyone"] == [[[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]] * 4
 
 # %% [markdown]
-# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. Neither matters much in training, but both distort a measured accuracy, as exercise 2 shows.
+# Four ranks can't share 10 samples evenly, and all of them must take the same number of steps. So the sampler *pads*: samples 0 and 1 are used twice. With `drop_last=True` it leaves two samples out instead. Neither matters much in training, but both distort a measured accuracy. In exercise 2 you correct the accuracy for padding.
 #
-# **Predict.** Now we shuffle and run three epochs; nothing else changes. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
+# **Predict.** Now the sampler shuffles 1,000 samples, and we loop over it three times, once per epoch. In how many *different* orders does rank 0 see its samples: 1, 2 or 3?
 
 # %%
 prediction = None
@@ -514,7 +514,7 @@ assert cluster.view["orders"] == [1] * 4
 assert all(len(set(map(tuple, orders))) == 3 for orders in cluster.view["with_set_epoch"])
 
 # %% [markdown]
-# It sees the same order three times. The ranks must agree on the shuffle without communicating, so each one generates it from the same number, `seed + epoch`. Only you can tell the sampler which epoch it is. There is no error and no warning, but every epoch has the same batches, and training is a little worse than it could be.
+# Rank 0 sees the same order three times. The ranks must agree on the shuffle without communicating, so each rank seeds its generator with the same number, `seed + epoch`. Only you can tell the sampler which epoch it is. If you forget, there is no error and no warning, but every epoch has the same batches, and training is a little worse than it could be.
 #
 # ### Exercise 1: repair an epoch loop
 #
@@ -525,7 +525,7 @@ assert all(len(set(map(tuple, orders))) == 3 for orders in cluster.view["with_se
 #             step(batch)
 # ```
 #
-# Rewrite this function so that every epoch has its own order, and the ranks still share out all samples in each epoch.
+# Rewrite this function so that every epoch has its own order, and the ranks together still see all samples in each epoch.
 
 
 # %% tags=["exercise"] exercise="08.train_epochs"
@@ -547,7 +547,7 @@ check("08.train_epochs")
 #
 # ### Exercise 2: accuracy over a padded test set
 #
-# Each rank has tested its share of `samples` test samples, dealt out by `DistributedSampler(..., shuffle=False)`. `right` is a tensor of booleans that says whether this rank's first, second, ... sample was classified correctly. Padding is included. Write `global_accuracy(right, samples, group)`: on every rank it returns the fraction of the test set that was classified correctly, as a float, with each sample counted once. The budget is one all-reduce of at most 16 bytes.
+# A test set of `samples` samples was dealt out by `DistributedSampler(..., shuffle=False)`, and each rank has tested its share, padding included. `right` is a tensor of booleans that says whether this rank's first, second, ... sample was classified correctly. Write `global_accuracy(right, samples, group)`: on every rank it returns the fraction of the test set that was classified correctly, as a float, with each sample counted once. The budget is one all-reduce of at most 16 bytes.
 
 
 # %% tags=["exercise"] exercise="08.global_accuracy"
@@ -571,9 +571,9 @@ check("08.global_accuracy")
 #
 # ## 4. Accumulate first, then communicate once
 #
-# When a batch does not fit into memory, you split it into *micro-batches*: `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. DDP would run an all-reduce in each of the four. `no_sync()` tells DDP to put the all-reduce off until the next backward outside it.
+# If a batch does not fit into memory, you split it into *micro-batches*. `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. Normally, DDP runs an all-reduce in each of the four. Inside a `with ddp.no_sync():` block it puts the all-reduce off until the next backward outside the block.
 #
-# **Predict.** LeNet fits in one bucket, and there are four micro-batches. How many all-reduces are there (a) without `no_sync()` and (b) with it around the first three? Write `[a, b]`.
+# **Predict.** LeNet fits in one bucket, and there are four micro-batches. How many all-reduces are there (a) without `no_sync()` and (b) with the first three micro-batches inside it? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -613,11 +613,11 @@ assert cluster.view["rounds"][0] == [4, 1]
 assert cluster.view["volumes"][0] == [4 * 8 * 61_706, 8 * 61_706], "8 bytes a number"
 
 # %% [markdown]
-# The gradient is the same, with a quarter of the rounds and a quarter of the bytes handed over. There are two traps. Forward and backward must *both* be inside `no_sync()`, because DDP decides in forward. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank takes an optimizer step.
+# The gradient is the same, with a quarter of the rounds and a quarter of the bytes handed over. There are two traps. Forward and backward must *both* be inside `no_sync()`, because DDP decides in forward whether backward will communicate. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank takes an optimizer step.
 #
 # ### Exercise 3: accumulation on a budget
 #
-# Write `accumulate(ddp, optimizer, loss_function, batches)`, which takes one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, no matter how many batches there are, and the memory can hold only one batch at a time. Your function will be called more than once.
+# Write `accumulate(ddp, optimizer, loss_function, batches)`, which takes one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, no matter how many batches there are, and memory can hold only one batch at a time. Your function will be called more than once.
 
 
 # %% tags=["exercise"] exercise="08.accumulate"
@@ -643,7 +643,7 @@ check("08.accumulate")
 #
 # ## 5. When one rank has more batches
 #
-# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 3 s, so you need not wait long.
+# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1` batches. The group's time-out is 3 s, so you need not wait long.
 #
 # **Predict.** All ranks complete step 1. How many ranks get stuck in step 2?
 
@@ -685,7 +685,7 @@ assert cluster.view["stuck"] == [0, 1, 1, 1]
 # - **Diagnosis.** Ranks 1 to 3 wait in an all-reduce; rank 0 has left the loop. Print `len(loader)` on every rank.
 # - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). If you can't know the number in advance, use `join()`.
 #
-# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it takes part in the other ranks' all-reduces with zeros until all have finished. At the end it takes over the weights of a rank that trained longest.
+# Inside `with ddp.join():` a rank that has no more batches keeps *answering*: it contributes zeros to the other ranks' all-reduces until all ranks have finished. At the end it receives the weights of a rank that had the most batches.
 
 # %%
 # %%px
@@ -697,11 +697,11 @@ assert done == rank + 1
 assert_replicas_equal(ddp.module)
 
 # %% [markdown]
-# In step 4 only rank 3 has a batch, and its gradient is still divided by 4: the mean is taken over 4 ranks, 3 of which sent zeros. `join(divide_by_initial_world_size=False)` divides by the number of ranks that still have data. `torch.distributed.algorithms.Join` works for several modules and optimizers together.
+# In step 4 only rank 3 has a batch, and its gradient is still divided by 4: the mean is taken over 4 ranks, 3 of which sent zeros. `join(divide_by_initial_world_size=False)` divides by the number of ranks that still have data. For several modules and optimizers at once, use `torch.distributed.algorithms.Join`.
 #
 # ## 6. Parameters that are not used
 #
-# **Break it on purpose.** This network has two heads and uses one of them per step. A bucket leaves when *all* its gradients are ready, but those of the other head never are.
+# **Break it on purpose.** This network has two heads and uses one of them per step. DDP sends a bucket when *all* gradients in it are ready, but those of the unused head never are.
 
 
 # %%
@@ -731,11 +731,11 @@ if rank == 0:
     print(next(line for line in str(found).splitlines() if "indices" in line))
 
 # %% [markdown]
-# - **Symptom.** The error above appears one step late: the first backward ended without the last bucket, so the gradients of that step were never averaged.
-# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a frozen part, or an output that the loss does not use.
-# - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If the choice changes from step to step, set `find_unused_parameters=True`: after each forward, DDP walks the graph and marks parameters that it can't reach as ready.
+# - **Symptom.** The error above appears one step late: the first backward ended without sending its bucket, so the gradients of that step were never averaged.
+# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a part frozen after wrapping, or an output that the loss does not use.
+# - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If different steps use different parameters, set `find_unused_parameters=True`: after each forward, DDP walks the graph and marks the parameters that it can't reach as ready.
 #
-# **Predict.** What does the fix cost? A step of this network takes one all-reduce, for its single bucket. How many does it take with `find_unused_parameters=True`?
+# **Predict.** What does the fix cost? A step of this network normally takes one all-reduce, for its single bucket. How many does it take with `find_unused_parameters=True`?
 
 # %%
 prediction = None
@@ -759,23 +759,23 @@ compare(prediction, calls)
 assert (calls, handed_over) == (2, 10_960 + 4 * 6)
 
 # %% [markdown]
-# Two: one for the bucket of 10,960 bytes, and one for a small vector with 4 bytes for each of 6 tensors, through which the ranks learn which parameters *any* rank used. This vector and the walk through the graph are the reason why the option is off by default. If every iteration uses the same parameters, set `static_graph=True`: DDP then looks for the unused ones only once.
+# It takes two: one for the bucket of 10,960 bytes, and one for a small vector that has 4 bytes for each of the 6 parameters. From this vector the ranks learn which parameters *any* rank used. The option is off by default because this all-reduce and the walk through the graph take time. If every iteration uses the same parameters, set `static_graph=True`: DDP then looks for the unused ones only once.
 #
 # ### A place to stop
 #
-# You can wrap a model, prove that it trains as one process does, see when its buckets leave, feed it the right samples, and fix the three most common mistakes. This is DDP as most programs use it. If time is short, read sections 9 and 10 (saving, launching) next. Sections 7, 8 and 11 cover sending fewer bytes, batch norm, and how DDP compares with the alternatives.
+# You can now wrap a model, prove that it trains as it would in one process, see when its buckets leave, feed it the right samples, and fix the three most common mistakes. Most programs use no more of DDP than this. If time is short, read sections 9 and 10 (saving, launching) next. Sections 7, 8 and 11 cover sending fewer bytes, batch norm, and how DDP compares with the alternatives.
 #
 # ## 7. Fewer bytes: communication hooks
 #
-# A communication hook decides what is handed to the all-reduce. We use three of PyTorch's:
+# A communication hook decides what is handed to the all-reduce. We use three of PyTorch's hooks:
 #
 # - `fp16_compress_hook` hands over float16: half the bytes, and 11 significant bits instead of 24.
 # - `bf16_compress_hook` hands over bfloat16: also half the bytes, and 8 significant bits, but the range of float32. (PyTorch demands CUDA if you register this hook directly, so the cell below wraps it in a function of its own.)
-# - *PowerSGD* [2] treats a layer's gradient as a matrix of $n \times m$ numbers. Over the ranks it sums only two thin matrices, $n \times r$ and $m \times r$, whose product approximates the gradient. It remembers what is lost, and adds it to the next step's gradient (*error feedback*).
+# - *PowerSGD* [2] treats a layer's gradient as a matrix of $n \times m$ numbers. The ranks sum only two thin matrices, $n \times r$ and $m \times r$, whose product approximates the gradient. PowerSGD keeps the error of this approximation, and adds it to the next step's gradient (*error feedback*).
 #
-# The network is an MLP with layers 64 → 256 → 256 → 10. It has weights of 256 × 64, 256 × 256 and 10 × 256 numbers, and 522 biases. PowerSGD with rank $r = 2$ sends the biases as they are.
+# The network is an MLP with layers 64 → 256 → 256 → 10. Its weight matrices have 256 × 64, 256 × 256 and 10 × 256 numbers, and it has 522 biases. We use PowerSGD with rank $r = 2$; it sends the biases uncompressed.
 #
-# **Predict.** In float32, 340,008 bytes per step are handed to all-reduce. How many are handed over with PowerSGD? (The biases take 522 · 4 bytes. A weight matrix takes $(n + m) \cdot 2 \cdot 4$.)
+# **Predict.** In float32, 340,008 bytes per step are handed to all-reduce. How many bytes does PowerSGD hand over? (The biases take 522 · 4 bytes. An $n \times m$ weight matrix takes $(n + m) \cdot 2 \cdot 4$.)
 
 # %%
 prediction = None
@@ -864,11 +864,11 @@ figures.curves(
 )
 
 # %% [markdown]
-# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the picture, the curves for float16 and bfloat16 are so close to float32 that you cannot tell them apart.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it pays on slow links and for wide layers. Always compare the accuracy on your own task.
+# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
 #
 # ### What travels
 #
-# If fewer bytes are handed over, it does not follow that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, MPICH since version 5). So this course's backend widens these numbers to float32 before MPI adds them up, and the two hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) To see the bytes travel, a hook must send them itself. The next hook uses the ring of lesson 03, made of `send` and `recv`, which the meter counts to the byte.
+# Handing over fewer bytes does not always mean that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, MPICH since version 5). So this course's backend widens these numbers to float32 before MPI adds them up, and the two 16-bit hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) If fewer bytes are to travel here, a hook must send them itself. The next hook uses the ring of lesson 03. It consists of `send` and `recv` calls, whose bytes the meter can count exactly.
 
 
 # %%
@@ -898,9 +898,9 @@ def over_ring(state, bucket):
 
 
 # %% [markdown]
-# In a ring, each of $p$ ranks sends $2\frac{p-1}{p}$ times the size of the vector.
+# In a ring all-reduce, each of $p$ ranks sends $2\frac{p-1}{p}$ times the size of the vector.
 #
-# **Predict.** Four ranks average 85,002 numbers in float16. How many bytes do all ranks send in total in one backward pass?
+# **Predict.** Four ranks average 85,002 numbers in float16 round a ring. How many bytes do the four send in total in one backward pass?
 
 # %%
 prediction = None
@@ -941,13 +941,13 @@ if rank == 0:
 compare(prediction, cluster.view["travelled"][0]["torch.float16"])
 
 # %% [markdown]
-# Now half the bytes travel, too (*measured here*, and to the byte what the formula *predicts*: $2\,(p-1)$ times the size of the vector). With a hook you also choose the algorithm. The price of this one is that it waits inside the hook, so nothing overlaps.
+# Now only half the bytes travel (*measured here*). The formula *predicts* $2\,(p-1)$ times the size of the vector for all ranks together, and is right to the byte. A hook also lets you choose the algorithm. This one has a price: the hook waits until the ring is done, so nothing overlaps.
 #
 # ### Exercise 4: a hook in bfloat16
 #
-# bfloat16 has the range of float32 (float16 overflows above 65,504) but only 8 significant bits. Write a hook that uses it, `bfloat16_hook(group, bucket)`; it will be registered with `ddp.register_comm_hook(group, bfloat16_hook)`. The hook hands two bytes per number to a single all-reduce, and returns a future of the mean over the group, in float32. It must not wait for the all-reduce, or nothing will overlap.
+# bfloat16 has the range of float32 (float16 overflows above 65,504) but only 8 significant bits. Write a hook `bfloat16_hook(group, bucket)` that averages a bucket in bfloat16; it will be registered with `ddp.register_comm_hook(group, bfloat16_hook)`. The hook hands two bytes per number to a single all-reduce, and returns a future of the mean over the group, in float32. It must not wait for the all-reduce, or nothing will overlap.
 #
-# You need this to make the future. An all-reduce with `async_op=True` returns a handle, and `handle.get_future()` returns the future of its result. `future.then(f)` derives another future from it: once the first one is done, `f` is called with it, and whatever `f` returns is the value of the second. The `value()` of a collective's future is a *list* of tensors, with just one in this case:
+# This is how to make the future. An all-reduce with `async_op=True` returns a handle, and `handle.get_future()` returns the future of its result. `future.then(f)` derives another future from it: once the first one is done, `f` is called with it, and whatever `f` returns is the value of the second. The `value()` of a collective's future is a *list* of tensors; here it has just one:
 
 # %%
 # %%px
@@ -977,9 +977,9 @@ check("08.bfloat16_hook")
 #
 # ### Eight bits, and error feedback
 #
-# How few bits does a number need? In eight bits you can store 255 levels, from -127 to 127: divide a vector by its largest absolute value, multiply by 127, and round. Everything smaller than half a level, which is a 254th of the largest value, becomes zero. A weight whose gradient is that small in every step never moves.
+# How few bits does a number need? In eight bits you can store 255 levels, from -127 to 127: divide a vector by its largest absolute value, multiply by 127, and round. Every number below half a level, a 254th of the largest value, becomes zero. A weight whose gradient is that small in every step never moves.
 #
-# Error feedback is older than PowerSGD, and was invented for such schemes [7]: it adds what rounding leaves out to the vector of the next step. The class below rounds with or without error feedback. Its messages have 4 bytes for the scale and 1 byte per number.
+# Error feedback is older than PowerSGD, and was invented for such schemes [7]: the part of a vector that rounding leaves out is added to the vector of the next step. The class below rounds with or without error feedback. Its messages have 4 bytes for the scale and 1 byte per number.
 
 
 # %%
@@ -1004,7 +1004,7 @@ def opened(message):
 
 
 # %% [markdown]
-# **Predict.** A gradient has two numbers, 1 and 0.003, the same in each of 1,000 steps. Add up everything that is sent for the *second* number: what is the sum without and with feedback? Write `[without, with]`.
+# **Predict.** A gradient has two numbers, 1 and 0.003, and is the same in each of 1,000 steps. Add up everything that is sent for the *second* number: what is the sum without and with feedback? Write `[without, with]`.
 
 # %%
 prediction = None
@@ -1024,11 +1024,11 @@ assert without == 0
 assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out now"
 
 # %% [markdown]
-# Without feedback, a thousand steps send nothing for the second number. With feedback, the left-out part grows from step to step, and as soon as it exceeds half a level, a whole level is sent. After every step, the sum of everything sent is the sum of the gradients minus the single vector that is left out at that moment.
+# Without feedback, zero is sent for the second number in all thousand steps. With feedback, the left-out part grows from step to step, and as soon as it exceeds half a level, a whole level is sent. After every step, the sum of everything sent is the sum of the gradients minus the one vector that is left out at that moment.
 #
 # ### The mean in eight bits
 #
-# You cannot simply add the integers if each rank has a different scale. A ring would have to decode, add and round at every hop. So here chunk number r of every rank goes straight to rank r, which decodes and adds them all, rounds the sum once, and sends it to all ranks. Numbers are rounded in two places, before the first message and before the second, and in each place the left-out part is kept.
+# Each rank has its own scale, so you cannot simply add the integers. A ring would have to decode, add and round at every hop. So here every rank sends its chunk number r straight to rank r. Rank r decodes these chunks, adds them up, rounds the sum once, and sends the result to all ranks. Numbers are rounded twice, before the first message and before the second, and the left-out part is kept both times.
 
 
 # %%
@@ -1053,7 +1053,7 @@ def mean_in_8_bits(gradient, rounding):
 
 
 # %% [markdown]
-# Rounding matters most when the ranks' gradients are large and nearly cancel in the mean. To show this, the samples here are sorted: rank 0 has the digits 0 to 2, rank 3 has the digits 7 to 9, and each rank pulls towards its own digits. The model is one layer of 64 · 10 weights, with a small weight decay. So there is exactly one minimum, and we can measure the distance to it. Every step uses all samples, so rounding is the only noise.
+# Rounding matters most when the ranks' gradients are large and nearly cancel in the mean. To show this, the samples here are sorted: rank 0 has the digits 0 to 2, rank 3 has the digits 7 to 9, and each rank's gradient favours its own digits. The model is one layer of 64 · 10 weights. A small weight decay ensures that there is exactly one minimum, so we can measure the distance to it. Every step uses all samples, so rounding is the only noise.
 
 
 # %%
@@ -1080,7 +1080,7 @@ def descend(mean_gradient, steps=400):
 
 
 # %% [markdown]
-# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a fraction of its norm). How close do they come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) Both stay a few per cent away, because 8 bits are 8 bits. Answer with a letter.
+# **Predict.** After 400 steps in float32, the distance from the weights to the minimum is about a millionth of the minimum's norm. How close do the weights come in 8 bits? (A) Just as close, with and without feedback. (B) Without feedback they stay a few per cent away; with it they come much closer. (C) They stay a few per cent away, with and without feedback, because 8 bits are too coarse. Answer with a letter.
 
 # %%
 prediction = None
@@ -1135,9 +1135,9 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean gradient is small, but the gradient of each rank is not. It sets the scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights, which settle a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
+# Near the minimum the mean gradient is small, but each rank's own gradient is not. A rank's own gradient sets its scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
 #
-# How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of what a ring sends in float32, for any $p$.
+# How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of the bytes that a ring sends in float32, for any $p$.
 
 # %%
 # %%px
@@ -1152,17 +1152,17 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does above. And the part left out under one learning rate is applied under the next; Karimireddy and others therefore multiply by the rate first and then round [8].
+# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. First, DDP rebuilds its buckets after the first step, so start to compress after that, as PowerSGD does above. Second, a part that was left out at one learning rate is applied at the rate of the next step; Karimireddy and others therefore multiply by the rate first and then round [8].
 #
 # *Published*: Seide and others trained speech models with 1 bit per number and feedback, with almost no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems in which SGD with only the signs of the gradient never reaches the minimum. They also prove that SGD with feedback converges as fast as plain SGD for many compression schemes [8].
 #
 # ### Mixed precision
 #
-# Sixteen bits also make computing cheaper, especially on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer state in float32. `torch.autocast` does this for everything computed inside its `with` block.
+# Computing is cheaper in 16 bits as well, especially on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer state in float32. `torch.autocast` does this for everything computed inside its `with` block.
 #
-# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and switches to a smaller number. With DDP all ranks do this together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
+# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large factor before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and reduces the factor. With DDP all ranks skip together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
 #
-# **Predict.** How many bytes per number of the gradient does DDP hand to its all-reduce, if all layers compute in 16 bits?
+# **Predict.** If all layers compute in 16 bits, how many bytes per number of the gradient does DDP hand to its all-reduce?
 
 # %%
 prediction = None
@@ -1224,7 +1224,7 @@ for name, loss, right in zip(("float32", "16 bits"), losses, accuracies, strict=
     print(f"{name:11} {loss:32.3f} {right:15.3f}")
 
 # %% [markdown]
-# Still 4: autocast changes the dtype in which layers compute, but not the dtype of the gradients. Both runs end in much the same place; *here* we allow a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send fewer bytes as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: it saves time if there are units for 16-bit products, and costs time if there are none. The idea, the float32 weights and the loss scaling come from Micikevicius and others [6].
+# It is still 4: autocast changes the dtype in which layers compute, but not the dtype of the gradients. Both runs reach nearly the same loss and accuracy. *Here* we allow a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send fewer bytes as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: it saves time if the processor has units for 16-bit products, and costs time if it has none. Mixed precision with float32 weights and loss scaling was introduced by Micikevicius and others [6].
 #
 # ## 8. Batch norm over all ranks
 #
@@ -1243,9 +1243,9 @@ if rank == 0:
 assert "GPU" in message
 
 # %% [markdown]
-# The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (forward and backward follow the equations of lesson 04). On a GPU the cell below uses PyTorch's own.
+# The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (its forward and backward follow the equations of lesson 04). On a GPU the cell below uses PyTorch's version.
 #
-# **Predict.** We compare two versions of DDP, (a) with plain batch norm and (b) with synchronised batch norm, with one process that has the whole batch. Which version has gradients that agree with that process within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
+# **Predict.** We run DDP twice, (a) with plain batch norm and (b) with synchronised batch norm, and also one process that has the whole batch. Which run of DDP gives the same gradients as that process, within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
 
 # %%
 prediction = None
@@ -1291,7 +1291,7 @@ assert min(plain for plain, _ in cluster.view["errors"]) > 1e-4
 #
 # ## 9. Save and load
 #
-# The replicas are equal, so only one rank writes. There are two traps, and here is the first.
+# The replicas are equal, so it is enough if one rank writes the checkpoint. There are two traps. The first is a matter of names.
 #
 # **Predict.** What is the name of the first parameter in `ddp.state_dict()` if its name in the model is `body.weight`?
 
@@ -1316,9 +1316,9 @@ assert not keys.missing_keys
 compare(prediction, cluster.view["first_name"][0])
 
 # %% [markdown]
-# The wrapper calls the model `module`. Save `ddp.module.state_dict()`, so that a script without DDP can read it. The other trap is timing. While rank 0 writes, the other ranks run ahead and read a file that is missing or half written. Hence the barrier.
+# The wrapper calls the model `module`. Save `ddp.module.state_dict()`, so that a script without DDP can read it. The other trap is timing. While rank 0 is still writing, the other ranks could run ahead and read a file that is missing or half written. That is why `save` below ends with a barrier.
 #
-# The weights alone are not enough to continue *exactly*: this network has dropout, and the optimizer has momentum. Everything that the next step depends on must therefore go into the file:
+# The weights alone are not enough to continue *exactly*: the network below has dropout, and its optimizer has momentum. Everything that the next step depends on must therefore go into the file:
 
 
 # %%
@@ -1352,7 +1352,7 @@ def save(path, ddp, optimizer, step):
 
 
 # %% [markdown]
-# This is how to test a checkpoint: 6 steps in one go must end with the same bits as 3 steps, a restart from the file, and 3 more steps. The module `course_lib.training.checkpoint` does all this, and it also makes sure that the file is either complete or not there at all.
+# This is how to test a checkpoint: 6 steps in one go must end with the same bits as 3 steps, a restart from the file, and 3 more steps. The module `course_lib.training.checkpoint` saves and loads the same state, and it also makes sure that the file is either complete or not there at all.
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -1379,7 +1379,7 @@ assert largest_difference(ddp, resumed) == 0
 # %% [markdown]
 # ### Exercise 5: resume
 #
-# Write the counterpart of `save` above: `resume(path, ddp, optimizer)`. It is called on every rank with a fresh DDP model and a fresh optimizer. It restores everything that was saved, and returns the step at which to continue. The check tests whether training continues as if nothing had happened.
+# Write the counterpart of `save` above: `resume(path, ddp, optimizer)`. It is called on every rank with a fresh DDP model and a fresh optimizer. It restores everything that was saved, and returns the number of the step at which to continue. The check tests whether training continues as if it had never stopped.
 
 
 # %% tags=["exercise"] exercise="08.resume"
@@ -1435,7 +1435,7 @@ assert "RANK" not in found, "nobody used torchrun"
 # %% [markdown]
 # (Other MPI libraries use other names, such as `PMI_RANK` in MPICH. So it is better to ask PyTorch: `dist.get_rank()`.)
 #
-# The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. The last line that it prints is the result, with a *checksum* of the weights. After the `$` you see what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results to the bit.)
+# The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. Its last line of output is the result, with a *checksum* of the weights. The text after the `$` is what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results to the bit.)
 
 # %%
 import json
@@ -1473,7 +1473,7 @@ by_mpiexec = terminal(
 )
 
 # %% [markdown]
-# This is the same script with two launchers and two backends: gloo over TCP, and MPI. (`launch.environment()` only sets what differs between machines, such as one thread per rank and permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
+# The two runs used the same script, but different launchers and backends: gloo over TCP, and MPI. (`launch.environment()` only sets what differs between machines, such as one thread per rank and permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
 
 # %%
 # %%px
@@ -1502,7 +1502,7 @@ if rank < 2:
     in_notebook = checksum(ddp.module)
 
 # %% [markdown]
-# **Predict.** There were three runs on two ranks each: with `torchrun` over gloo, with `mpiexec` over MPI, and in the notebook. How many *different* sets of weights do they end with, compared to the last bit?
+# **Predict.** There were three runs on two ranks each: with `torchrun` over gloo, with `mpiexec` over MPI, and in the notebook. If you compare the final weights to the last bit, how many *different* sets are there?
 
 # %%
 prediction = None
@@ -1518,13 +1518,13 @@ assert by_torchrun["backend"] != by_mpiexec["backend"]
 assert by_torchrun["accuracy"] > 0.8, "and it has learned something"
 
 # %% [markdown]
-# There is only one. With two ranks the order of a sum does not matter, as in section 1. With more ranks, gloo and MPI may add in different orders, and you would compare with a tolerance.
+# There is only one. With two ranks the order of a sum does not matter, as in section 1. With more ranks, gloo and MPI may add in different orders, so you would compare with a tolerance.
 #
-# On two machines, you run `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first, and the same with `--node-rank 1` on the second. With MPI you run `mpiexec --host first-host:4,second-host:4 ...` once. You will do this in lesson 13.
+# On two machines, you run `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first, and the same command with `--node-rank 1` on the second. With MPI you run only one command, `mpiexec --host first-host:4,second-host:4 ...`. You will do this in lesson 13.
 #
 # ## 11. DataParallel, DDP or by hand?
 #
-# (You may skip this section. It measures the bytes of lesson 07's master again, and compares them with DDP's.) DataParallel, DDP and the handwritten loop compute the same gradient. We compare them on this machine with LeNet, 32 samples per device and two devices. DataParallel has one process with two *virtual devices* (threads, as in lesson 07); the other two have two ranks. Each time is that of the fastest of 40 steps, because other work on the machine can only make a step slower.
+# (You may skip this section. It measures the bytes of lesson 07's master again, and compares them with DDP's.) DataParallel, DDP and the handwritten loop compute the same gradient. We compare them on this machine with LeNet, 32 samples per device and two devices. DataParallel runs in one process with two *virtual devices* (threads, as in lesson 07); the other two run on two ranks. Each time is that of the fastest of 40 steps, because other work on the machine can only make a step slower.
 
 
 # %%
@@ -1573,7 +1573,7 @@ def data_parallel(p):
 
 
 # %% [markdown]
-# How many bytes go into and out of a device in one step? `Log` counts DataParallel's copies. No meter can see what a library sends inside its all-reduce. So, to count the bytes, we send the gradients through our own ring: with the hook of section 7 for DDP, and with a sync function for the handwritten loop.
+# How many bytes go into and out of a device in one step? `Log` counts DataParallel's copies. No meter can see what a library sends inside its all-reduce. To count these bytes as well, we send the gradients through our own ring: with the hook of section 7 for DDP, and with a sync function for the handwritten loop.
 
 
 # %%
@@ -1659,9 +1659,9 @@ for way in lines:
     print(f"{row} {scaling:9.2f}   {nodes[way]}")
 
 # %% [markdown]
-# With two devices there is little difference between the three: DataParallel also moves the images and outputs, which DDP's ranks read and keep themselves. With more devices this changes. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
+# With two devices the three move almost the same number of bytes; DataParallel alone also moves images and outputs, whereas each rank reads its own images and keeps its outputs. With more devices the difference grows. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
 #
-# **Predict.** With **four** devices, how many times as many bytes of parameters and gradients does DataParallel's master move as a DDP rank does?
+# **Predict.** With **four** devices, divide the bytes of parameters and gradients that DataParallel's master moves by the bytes that a DDP rank moves. What is the ratio?
 
 # %%
 prediction = None
@@ -1688,17 +1688,17 @@ for p, (in_all, own) in master.items():
     print(f"{p} devices        {kib[0]:<24} {kib[1]:<18} {kib[2]:<10} {own / one_rank[p]:.2f}")
 
 # %% [markdown]
-# - **Lines**: how many lines you add to the loop for one process. DataParallel and DDP wrap the model; by hand you add one call before the loop and one inside it. Ranks need a sampler; DataParallel splits the batch itself.
-# - **Bytes**: the same by hand and with DDP, and the same on all ranks. With two devices DataParallel moves just as many, apart from the images and outputs. With four devices its master moves twice as many as a DDP rank. With $p$ devices it moves $p/2$ times as many: 4 times with 8 (*predicted*).
+# - **Lines**: the number of lines that you add to the loop for one process. DataParallel and DDP wrap the model; by hand you add one call before the loop and one inside it. Ranks need a sampler; DataParallel splits the batch itself.
+# - **Bytes**: the handwritten loop and DDP move the same number, and every rank moves as many as any other. With two devices DataParallel moves just as many, apart from the images and outputs. With four devices its master moves twice as many as a DDP rank. With $p$ devices it moves $p/2$ times as many: 4 times with 8 (*predicted*).
 # - **Scaling**: samples per second with two devices, divided by those of one process; 2 would be perfect. Each rank has its own interpreter, while DataParallel's threads share one (lesson 07).
 # - **Nodes**: threads cannot leave their machine.
 #
-# PyTorch has recommended DDP for years, even on one machine [3]. In a handwritten loop you see everything, and you can do things that DDP cannot; your own loop in lesson 06 even overlaps. So writing the loop by hand is good for learning, and for research on synchronisation itself.
+# PyTorch has recommended DDP for years, even on one machine [3]. In a handwritten loop you see everything, and you can do things that DDP cannot. (Your loop in lesson 06 even overlapped communication with computing.) So writing the loop by hand is good for learning, and for research on synchronisation itself.
 #
 # ### DDP's neighbours in 2026
 #
 # - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. With `torch.distributed.fsdp.fully_shard(module)`, each rank holds only a part of all three: PyTorch all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10b uses them for this purpose. As a rule of thumb, use DDP if the model and its optimizer state fit on one device, and FSDP2 if they do not.
-# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler's *DDPOptimizer* cuts the graph where the buckets end, because a backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
+# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler's *DDPOptimizer* cuts the graph where the buckets end. A backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
 #
 # ## Recap
 #
@@ -1730,6 +1730,6 @@ for p, (in_all, own) in master.items():
 # 3. PyTorch, "Distributed Data Parallel" (notes) and the reference of `torch.nn.DataParallel`, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/notes/ddp.html).
 # 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, including the scaling of the loss.
 # 5. PyTorch, "Frequently Asked Questions" of `torch.compile`, section "Do you support Distributed code?", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html).
-# 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Float32 weights beside 16-bit products, and the scaling of the loss.
+# 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Introduces float32 weights with 16-bit products, and loss scaling.
 # 7. F. Seide, H. Fu, J. Droppo, G. Li and D. Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs", *Interspeech*, 1058–1062, 2014.
 # 8. S. P. Karimireddy, Q. Rebjock, S. U. Stich and M. Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", *International Conference on Machine Learning*, 2019, arXiv:1901.09847.

@@ -1,7 +1,7 @@
-"""DDP does as one process does; what you hand to it decides whether it still does.
+"""The checks of lesson 08: training with DDP must give the same result as one process.
 
-The checks of lesson 08. Each tries the learner's function with real replicas, and judges the
-numbers first and then the collectives that it took.
+Each check tries the learner's function with real replicas. It judges the numbers first, and then
+the collectives that the function called.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import functools
 from course_lib.teaching.exercise import as_mistake, exercise
 
 EPOCHS_HINTS = [
-    "The sampler does not know that an epoch is over. One call tells it, and it matters where "
+    "The sampler does not notice that an epoch is over. One call tells it, and it matters where "
     "you put that call.",
-    "`DistributedSampler` shuffles with the seed `seed + epoch`. It looks at that number when the "
-    "loop over the loader *begins*. All ranks must use the same one.",
+    "`DistributedSampler` shuffles with the seed `seed + epoch`. It computes this number when the "
+    "loop over the loader *begins*. The number must be the same on all ranks.",
     "Put `sampler.set_epoch(epoch)` between the two `for` lines.",
 ]
 
@@ -24,14 +24,14 @@ def check_train_epochs(train_epochs) -> str:
     from .judge_epochs import REPLICAS, epochs_of, judge_epochs
 
     judge_epochs([epochs_of(train_epochs, rank) for rank in range(REPLICAS)])
-    return "Each epoch has every sample once, in an order of its own, and the ranks agree on it."
+    return "Each epoch has every sample once, in its own order, and the ranks agree on that order."
 
 
 ACCURACY_HINTS = [
     "The sampler repeats samples until all ranks have the same number. Which entries of `right` "
-    "are such repeats? They must count neither above nor below the fraction line.",
+    "are such repeats? Leave them out of the numerator and of the denominator.",
     "Without shuffling, entry k of rank r is sample `r + k * p` of the test set, where p is the "
-    "number of ranks in the group. It is a repeat if that number is not below `samples`.",
+    "number of ranks in the group. The entry is a repeat if that number is `samples` or more.",
     "```python\n"
     "p, r = dist.get_world_size(group), dist.get_rank(group)\n"
     "real = r + p * torch.arange(len(right)) < samples\n"
@@ -52,22 +52,22 @@ def check_global_accuracy(global_accuracy) -> str:
         judge_accuracy(on_each_rank(tried, ranks), samples, p)
 
     def judge(ranks: list[int] | None, p: int) -> None:
-        # With the larger number no rank's count fits into 8 bits, nor everyone's into 16.
+        # With the larger number no rank's count fits into 8 bits, nor the total into 16.
         for entries in (6, 700) if ranks is None else (6,):
             judge_samples(entries * p - min(2, p - 1), ranks, p)  # so many are repeated
         with as_mistake("fails-without-repeats"):
             judge_samples(6 * p, ranks, p)
 
     with_smaller_group(judge)
-    return "One number per rank in one all-reduce, and each test sample counts once."
+    return "Your function sums one number per rank in one all-reduce, and each sample counts once."
 
 
 ACCUMULATE_HINTS = [
-    "Gradients add up in `.grad` by themselves from one `backward()` to the next. You only have to "
+    "Each `backward()` adds to `.grad`, so gradients accumulate by themselves. You only have to "
     "prevent the all-reduce in all backward passes except the last.",
     "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, and "
-    "those of the last one outside. Each loss is a mean over its micro-batch: what is the mean "
-    "over all samples?",
+    "those of the last one outside. Each loss is a mean over its micro-batch: how do you get the "
+    "mean over all samples?",
     "```python\n"
     "optimizer.zero_grad()\n"
     "*first, last = batches\n"
@@ -94,7 +94,7 @@ def check_accumulate(accumulate) -> str:
 
 HOOK_HINTS = [
     "A hook replaces DDP's all-reduce of one bucket. `bucket.buffer()` holds this rank's own "
-    "gradients, neither summed nor divided. It has to return a future of their mean.",
+    "gradients, neither summed nor divided. The hook has to return a future of their mean.",
     "Four steps: turn the buffer into bfloat16, divide by the size of the group, all-reduce with "
     "`async_op=True`, and turn the result back into float32 in a callback of the future.",
     "```python\n"
@@ -117,7 +117,7 @@ def check_bfloat16_hook(bfloat16_hook) -> str:
 
     with_smaller_group(judge)
     judge_two_buckets(on_each_rank(lambda group: try_two_buckets(bfloat16_hook, group)))
-    return "The mean in float32, two bytes a number handed over, and nobody waits for it."
+    return "Your hook hands over two bytes per number, gives a float32 mean, and does not wait."
 
 
 RESUME_HINTS = [
@@ -143,4 +143,4 @@ def check_resume(resume) -> str:
 
     need_process_group()
     judge_resume(resume)
-    return "Weights, momentum and every rank's random state are back, to the bit."
+    return "Weights, momentum and every rank's random state are restored to the bit."

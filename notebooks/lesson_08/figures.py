@@ -14,11 +14,11 @@ STYLES = ("-", "--", "-.")
 
 
 def distances_to_minimum(distances: Mapping[str, Sequence[float]], *, alt: str = "") -> Figure:
-    """Plot the distance to the minimum over the steps, one line a run, the distance logarithmic.
+    """Plot the distance to the minimum over the steps, one line per run, on a logarithmic axis.
 
     Args:
-        distances: from the label of a run to its distance after each step, as a part of the
-            length of the weights at the minimum.
+        distances: maps the label of a run to its distance after each step, as a fraction of the
+            norm of the weights at the minimum.
         alt: alternative text; leave measured numbers out of it.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Gradients of several micro-batches add up on each rank, and travel once.
+"""The judge of lesson 08's exercise on gradient accumulation.
 
-The judge behind the check of lesson 08 about ``no_sync``. Gradients are whole numbers, so that a
-right answer differs from a wrong one by more than rounding.
+Gradients of several micro-batches must add up on each rank, and be all-reduced once. They are whole
+numbers, so that a right answer differs from a wrong one by more than rounding.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     rounds, own, weights = [], [], []
     for step in range(2):
         given = micro_batches(rank, step)
-        # Of all groups: DDP's here is as large as the world, on which a learner may call `dist`.
+        # The meter counts all groups: the learner may all-reduce over the world, not DDP's group.
         with Traffic() as traffic, recorded(group, names=("all_reduce",)) as all_reduces:
             accumulate(ddp, optimizer, loss_function, batches := list(given))
         counts["taken"] = max(counts["taken"], len(given) - len(batches))
@@ -95,7 +95,7 @@ def _equal_batches(one: list, other: list) -> bool:
 
 
 def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
-    """Note how many samples come at a time, and how many graphs wait for their backward."""
+    """Note how many samples come at a time, and how many graphs still await their backward."""
 
     def gone_back(gradient: torch.Tensor) -> None:
         counts["open"] -= 1
@@ -184,7 +184,7 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
 
 
 def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
-    """Raise the mistake that makes the step ``got`` of the right one, if it is one of these."""
+    """Raise the mistake that explains the step ``got``, if it is one of these."""
     of_each = [
         sum(_gradient(micro_batches(rank, 0)[index : index + 1]) for rank in range(p)) / p
         for index in range(MICRO_BATCHES)
@@ -208,5 +208,5 @@ def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    # Whole numbers over 2 * 4 * p: exact for p = 2 and 4, a few roundings for other p.
+    # Whole numbers over 2 * 4 * p: exact for p = 2 and 4, a few rounding errors for other p.
     return torch.allclose(one, other, rtol=1e-12, atol=1e-12)

@@ -1,6 +1,6 @@
-"""Every sample once per epoch, and in another order in each epoch.
+"""The judge of lesson 08's exercise on ``set_epoch``.
 
-The judge behind the check of lesson 08 about ``set_epoch``. It needs no ranks: a
+Each epoch must have every sample once, in a different order. The judge needs no ranks, because a
 ``DistributedSampler`` is told which rank it is for. So it imports nothing that starts MPI.
 """
 
@@ -15,7 +15,7 @@ REPLICAS, SAMPLES, BATCH, EPOCHS = 4, 24, 2, 6
 
 
 class _Sampler(DistributedSampler):
-    """Counts how often it was gone through, and is told which epoch it is."""
+    """A sampler that counts how many loops over it have begun."""
 
     def __init__(self, rank: int) -> None:
         super().__init__(range(SAMPLES), REPLICAS, rank, shuffle=True, seed=0)

@@ -1,7 +1,7 @@
-"""A communication hook is judged by what its future holds, and by when somebody waits for it.
+"""The judge of lesson 08's exercise on a communication hook in bfloat16.
 
-The judge behind the check of lesson 08 about a hook in bfloat16. Gradients, their sums and means
-are whole numbers that bfloat16 holds exactly.
+A hook is judged by the tensor in its future, and by whether it waits for the all-reduce. Gradients,
+their sums and means are whole numbers that bfloat16 represents exactly.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
 
 
 def try_two_buckets(hook, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Run a backward pass with two buckets on their way at once; note what was sent, and where."""
+    """Run a backward pass with two buckets in flight; note how many tensors were sent."""
     ddp = DistributedDataParallel(_Parameters(), process_group=group, bucket_cap_mb=1e-5)
     ddp.register_comm_hook(group, lambda group, bucket: hook(group, bucket))
-    sent: list[torch.Tensor] = []  # kept, so that no memory is used twice by chance
+    sent: list[torch.Tensor] = []  # kept, so that no memory is reused by chance
     all_reduce = dist.all_reduce
 
     def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -165,6 +165,6 @@ def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> N
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    # What travels is exact in bfloat16. The last bit of float32 is open: whoever multiplies by
-    # 1/3 instead of dividing by 3 is right, too.
+    # What travels is exact in bfloat16. The last bit of float32 may differ: multiplying by 1/3
+    # instead of dividing by 3 is right, too.
     return torch.allclose(one, other, rtol=1e-6, atol=0)

@@ -1,7 +1,7 @@
-"""A padded sample must not count twice, nor an interrupted run begin differently.
+"""The judges of lesson 08's exercises on a padded test set and on resuming from a checkpoint.
 
-The judges behind the checks of lesson 08 about accuracy over a padded test set and about what a
-checkpoint brings back.
+A padded sample must not count twice, and a resumed run must take the same steps as an uninterrupted
+one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from course_lib.teaching.message_log import portable
 def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
     """Return what each of ``p`` ranks got right of ``samples``, padded, and the true fraction.
 
-    Which ones are right is chosen so that each usual mistake gives another fraction: of the two
-    samples that are repeated, 0 and 1, only the second in a small test set, both in a large one.
+    The right ones are chosen so that each usual mistake gives a different fraction: of the two
+    repeated samples, 0 and 1, only the second is right in a small test set, and both in a large.
     """
     truth = torch.tensor([i % 9 != (0 if samples < 100 else 5) for i in range(samples)])
     padded = [list(DistributedSampler(range(samples), p, r, shuffle=False)) for r in range(p)]
@@ -112,8 +112,8 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
 
 
 def _is(result: float, fraction: float) -> bool:
-    # Counts in float32 are exact, their fraction is to seven digits; one sample more of the
-    # larger test set is 3e-4.
+    # Counts in float32 are exact, and fractions have seven digits; one more sample of the larger
+    # test set is 3e-4.
     return abs(result - fraction) < 1e-6
 
 
@@ -153,7 +153,7 @@ def _name_the_accuracy(rank: int, result: float, truth: float, samples: int, sha
 
 
 class _Dropping(nn.Module):
-    """Dropout, so that the generator's state matters, and a buffer, as batch norm has."""
+    """A network with dropout, so that the generator's state matters, and with a buffer."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def judge_resume(resume) -> None:
 
 
 def _judged_restoring(resume) -> tuple[tuple, tuple]:
-    """Return the run that was saved and the one resumed, each model, optimizer and generator."""
+    """Return the saved run and the resumed one, each as model, optimizer and random state."""
     comm = world()
     rank = comm.rank
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +209,7 @@ def _judged_restoring(resume) -> tuple[tuple, tuple]:
             "rng": states,
         }
         torch.save(saved, path)
-        # A schedule has lowered the rate since; what is new begins with that of the first step.
+        # A schedule has lowered the rate since; a fresh optimizer has the rate of the first step.
         fresh, fresh_optimizer = _replica(seed=7, rate=1e-2)
         torch.manual_seed(_UNSET)
         try:
@@ -225,7 +225,7 @@ def _judged_restoring(resume) -> tuple[tuple, tuple]:
 
 @contextmanager
 def _short_deadline() -> Iterator[None]:
-    """Let a collective of the whole world that not all ranks call end soon."""
+    """Give collectives of the whole world a short time-out, in case not all ranks call one."""
     group = dist.group.WORLD
     before = group.timeout
     group.set_timeout(TIMEOUT)
@@ -265,7 +265,7 @@ def _judge_going_on(saved: tuple, resumed: tuple) -> None:
         try:
             with _short_deadline():
                 _train(ddp, optimizer, range(SAVED_AT, SAVED_AT + GOES_ON))
-        except Exception as error:  # in what the learner's function has left behind
+        except Exception as error:  # because of what the learner's function left behind
             told = in_one_line(error)
             mistake = WrongAnswer("goes-on-differently: with an exception", error=told)
         ends.append([parameter.detach().clone() for parameter in ddp.parameters()])
@@ -330,5 +330,5 @@ def _judge_restored(everyone: Findings) -> None:
 
 
 def _waits_in(found: dict[str, Any]) -> str:
-    """Return the name of the call that was given up, which begins the error's text."""
+    """Return the name of the call that timed out, with which the error's text begins."""
     return f"`{str(found['error']).partition(':')[0]}`"

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 09 Asynchronous SGD
 #
-# **The one idea.** One rank, the *parameter server*, holds the weights. The others fetch the weights, compute a gradient, hand it in and carry on, without waiting for each other. The price is that gradients are *stale*: the weights have changed since the worker fetched them.
+# **The one idea.** One rank, the *parameter server*, holds the weights. The other ranks, its workers, fetch the weights, compute a gradient, hand it in and carry on, without waiting for each other. The price is that gradients are *stale*: while a worker computes, the others' gradients change the weights.
 #
 # **You will be able to**
 # - write a parameter server and its worker with `send` and `recv`, and say what each role holds and why;
-# - predict how stale gradients are on average, and prove it;
+# - predict how stale gradients are on average, and prove the formula;
 # - tell when staleness ruins training, and rescue training by dividing the learning rate by the staleness or by bounding the staleness;
 # - predict when asynchronous training is faster than synchronous training, and when it is not;
-# - check such a program even though every run is different.
+# - test an asynchronous program even though every run is different.
 #
 # **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it and do its five exercises; a workshop can stop after section 7 and read the recap.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it and do its five exercises; in a workshop you can stop after section 7 and read the recap.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -50,11 +50,11 @@ cluster = start_cluster(n=4, init_process_group=True)
 # | | server | worker | why |
 # |---|---|---|---|
 # | model | yes | yes | the server's weights are *the* weights, and it measures accuracy with them; a worker needs a copy to compute with |
-# | optimizer | yes | no | momentum (or Adam's moments) belongs to the history of the server's weights |
+# | optimizer | yes | no | momentum (like Adam's moments) accumulates over the server's updates |
 # | training data | no | yes | only workers compute gradients |
 # | version number | yes | no | it counts updates, and only the server makes updates |
 #
-# All weights travel as one vector, and so do all gradients, no matter how many layers there are, because each message costs a latency.
+# Each message costs a latency. So all weights travel as one vector, and so do all gradients, no matter how many layers there are.
 
 # %%
 # %%px
@@ -78,7 +78,7 @@ assert comm.allgather(initial.sum().item()) == [initial.sum().item()] * world_si
 
 
 # %% [markdown]
-# A worker needs two functions, one to draw its next batch and one to compute a gradient. The batch generator is seeded by worker and step, so that you can ask for *the same* batch again later. The gradient function first loads the given parameters into the model, and it appends the loss to the gradient.
+# A worker needs two functions, one to draw its next batch and one to compute a gradient. The seed of a batch depends only on the worker and the step, so that you can draw *the same* batch again later. The gradient function first loads the given parameters into the model, and it appends the loss to the gradient.
 
 
 # %%
@@ -103,12 +103,12 @@ def gradient_and_loss(parameters, batch):
 #
 # A worker never sends a gradient unannounced, because the server may be busy with another worker. It knocks first, as in the handshake of lesson 01:
 #
-# 1. worker to server: **hello** (with the number of gradients it has computed so far: 0 means "I am new");
+# 1. worker to server: **hello** (with the number of gradients that it has computed so far: 0 means "I am new");
 # 2. server to worker: **ready**, "I am ready for you" (or "we are done, go home");
 # 3. worker to server: **gradient**, with the loss in the same message;
 # 4. server to worker: the new **parameters**, after the update. The worker then computes the next gradient.
 #
-# A new worker skips step 3. The server takes the next hello *from any source*, first come, first served, and serves one worker at a time. A tag identifies each of the four messages.
+# A new worker skips step 3. The server takes the next hello *from any source*, first come, first served, and serves one worker at a time. Each of the four messages has its own tag.
 
 
 # %%
@@ -139,7 +139,7 @@ def server(parameters, optimizer, updates):
 
 
 # %% [markdown]
-# The optimizer updates a single tensor, the vector of all parameters. `fetched[worker]` records the *version* of the parameters that this worker received: version v means "after v updates". The worker is shorter. Its `pace` is the minimum time in seconds that a gradient takes. It simulates a larger network or a slower machine, so two cores are enough to see everything.
+# The optimizer updates a single tensor, the vector of all parameters. `fetched[worker]` records the *version* of the parameters that this worker received: version v means "after v updates". The function for the workers is shorter. Its `pace` is the minimum time in seconds that a gradient takes. With it we simulate a larger network or a slower machine, so two cores are enough to see everything.
 
 
 # %%
@@ -163,7 +163,7 @@ def worker(pace):
 
 
 # %% [markdown]
-# **Predict.** Three workers make nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count them in the two functions: the messages for an update, for a worker's start, and for its end. Write one number.
+# **Predict.** Three workers hand in gradients until the server has made nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count in the two functions how many messages belong to an update, to a worker's start and to its end. Write one number.
 
 # %%
 prediction = None
@@ -202,9 +202,9 @@ assert nbytes == 9 * 4 * (n + 1) + (9 + began) * 4 * n + 2 * 4 * (9 + began + 3)
 assert gradients == 9 + began, "the last one of each is computed, and found to be too late"
 
 # %% [markdown]
-# There are 4 · 9 + 3 · 3 + 2 · 3 = 51 messages, as counted by the traffic meter of lesson 03, and the bytes agree as well. The last three gradients were computed for nothing, because the workers did not yet know that training was over.
+# There are 4 · 9 + 3 · 3 + 2 · 3 = 51 messages: four for each update, three for each worker's start and two for its end. The traffic meter of lesson 03 has counted them, and the bytes agree as well. The last three gradients were computed for nothing, because the workers did not yet know that training was over.
 #
-# The picture shows what really happened, drawn from the recorded calls. Time runs downwards; where a column is hatched, that rank was waiting in a `recv`. Worker 3 is deliberately slower, by a factor of three.
+# The next figure is drawn from the recorded calls. Time runs downwards. Where a column is hatched, that rank was waiting, nearly always in a `recv`. Worker 3 is deliberately slower, by a factor of three.
 
 # %% tags=["nbval-ignore-output"]
 sequence(
@@ -214,9 +214,9 @@ sequence(
 )
 
 # %% [markdown]
-# Follow one worker from hello to hello. Then look for two hellos close together: the second worker has to wait until the server has finished with the first. Finally, look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 returns with a gradient for the old ones? That number is the *staleness* of this gradient, and the rest of the lesson is about it.
+# Follow one worker from hello to hello. Then look for two hellos close together: the second worker has to wait until the server has finished with the first. Finally, look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 hands in a gradient computed at the old weights? That number is the *staleness* of this gradient, and the rest of the lesson is about staleness.
 #
-# The server spends most of its time waiting. Remember this; with more workers it will be different (section 8).
+# The server spends most of its time waiting. Remember this: with more workers it will be different (section 8).
 #
 # ### Exercise 1: the worker's side of the handshake
 #
@@ -224,7 +224,7 @@ sequence(
 #
 # 1. calls `compute(parameters)`, which returns a gradient with the loss appended;
 # 2. says hello: sends the tensor `[1.0]` with tag 1;
-# 3. waits for ready: receives one number with tag 2;
+# 3. waits for the server to be ready: receives one number with tag 2;
 # 4. sends the result of `compute`, as one message with tag 3;
 # 5. receives the new parameters, tag 4, into the tensor `parameters`.
 #
@@ -261,7 +261,7 @@ check("09.work")
 # 1. receive a hello (tag 1) from any source;
 # 2. answer ready: send `[1.0]` (tag 2) to that worker;
 # 3. receive the gradient and the loss from that worker (tag 3; `len(parameters) + 1` numbers);
-# 4. call `update(parameters, gradient)` with the gradient alone, which changes `parameters` in place;
+# 4. call `update(parameters, gradient)`, which changes `parameters` in place; give it the gradient without the loss;
 # 5. send `parameters` to that worker (tag 4).
 #
 # Return a list of the workers in the order in which you served them.
@@ -295,9 +295,9 @@ check("09.serve")
 #
 # ## 3. How stale is a gradient?
 #
-# A worker fetches the parameters at version f, computes a gradient, and hands it in when the server has reached version v. The **staleness** of the gradient is s = v - f: the number of updates that others have made in between. In synchronous SGD s is always 0.
+# A worker fetches the parameters at version f, computes a gradient, and hands it in when the server has reached version v. The **staleness** of the gradient is s = v - f: the number of updates in between, all made with other workers' gradients. In synchronous SGD, s is always 0.
 #
-# **Predict.** Three equally fast workers make 300 updates. What is the mean staleness?
+# **Predict.** Three equally fast workers hand in gradients for 300 updates. What is the mean staleness?
 
 # %%
 prediction = None
@@ -333,7 +333,7 @@ compare(prediction, sum(alike) / len(alike), within=0.05)
 assert sum(alike) <= 2 * 300 - 3
 
 # %% [markdown]
-# It is very nearly 2, which is the number of workers W minus 1. While a worker computes, each of the others hands in one gradient.
+# It is very nearly 2, the number of workers W minus 1. While a worker computes, each of the others hands in one gradient.
 #
 # That argument assumes that the workers are equally fast. What if worker 3 is a *straggler* and takes four times as long?
 #
@@ -368,17 +368,17 @@ histogram(
 )
 
 # %% [markdown]
-# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters at the very moment when its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let the updates of worker $i$ have the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
+# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters as soon as its gradient has been used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let the updates of worker $i$ have the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
 #
 # $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
 #
-# This is exact, and the cells above asserted it in integers. If all workers work from beginning to end, every $l_i$ is about $N$ and every $f_i$ about 0. So the mean is about **W - 1**, no matter how slow any of them is. It is largest if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much smaller only if a worker stopped early or started late.
+# This formula is exact, and the cells above assert it with integers. If all workers work from beginning to end, every $l_i$ is about $N$ and every $f_i$ about 0. So the mean is about **W - 1**, no matter how slow any of them is. It is largest if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much smaller only if a worker stopped early or started late.
 #
 # The straggler changes only *whose* gradients are stale: its own are old when they arrive, and those of the others are fresher.
 #
 # ### Exercise 3: staleness from the order
 #
-# You know only the order in which the server served: `order[v]` is the worker whose gradient made update v (from 0). Every worker fetched version 0 before the first update, and fetches again right after each of its own updates. Write `staleness(order)`, which returns a list with the staleness of each gradient. This function runs in the notebook, not on the ranks.
+# You know only the order in which the server served its workers: `order[v]` is the worker whose gradient made update v (from 0). Every worker fetched version 0 before the first update, and fetches again right after each of its own updates. Write `staleness(order)`, which returns a list with the staleness of each gradient. This function runs in the notebook, not on the ranks.
 
 
 # %% tags=["exercise"] exercise="09.staleness"
@@ -446,7 +446,7 @@ assert cluster.view.client[0]["same_losses"]
 #
 # ## 5. The library's server
 #
-# The server above fits on a page, but real use needs more: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation and handles such cases. It also has other *modes* of waiting, and it records everything. One point is different: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks only for the parameters.
+# The server above fits on a page, but in real use there are more questions: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` uses the same protocol and handles such cases. It also offers several *modes* of waiting, and it records everything. Its protocol differs in one point: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks only for the parameters.
 
 
 # %%
@@ -508,9 +508,9 @@ print(f"bytes in and out of the server: {per_update:,.0f} an update; 2 n numbers
 #
 # ## 6. What staleness does to training
 #
-# A stale gradient is the right gradient at the wrong place. If the steps are small, the weights have hardly moved, and staleness does not matter. If the steps are large, the gradient points in the wrong direction.
+# A stale gradient is the right gradient at the wrong place. If the steps are small, the weights have hardly moved, and staleness does not matter. If the steps are large, the gradient can point in the wrong direction.
 #
-# To see this without the influence of chance, we simulate the *order*: a seeded generator decides which of W workers comes next, and the `replay` above does the rest. So you can have 32 workers on 2 cores, with the same result in every run. Rank r simulates the r-th number of workers in the list.
+# To see this without the influence of chance, we simulate the *order*: a seeded generator decides which of W workers comes next, and the `replay` above does the rest. So you can have 32 workers on 2 cores, and every run gives the same result. Each rank simulates a different number of workers.
 
 
 # %%
@@ -537,7 +537,7 @@ def simulate(workers, lr, rate=lambda base, staleness: base, seed=0):
 
 
 # %% [markdown]
-# **Predict.** The learning rate is 0.5. One worker trains well with it. With which of W = 1, 4, 16 and 32 workers does training still go well? (A loss of 2.3, or ln 10, is what guessing gives.) Write a list like `[1, 4]`.
+# **Predict.** One worker trains well with a learning rate of 0.5. With which of W = 1, 4, 16 and 32 workers does training at this rate still go well? (Guessing gives a loss of ln 10, which is 2.3.) Write a list like `[1, 4]`.
 
 # %%
 prediction = None
@@ -573,9 +573,9 @@ figures.curves(
 )
 
 # %% [markdown]
-# With the small rate, all of them learn. With more workers, learning starts a little later, because in about the first W updates every gradient still comes from the initial weights. With the large rate, 16 and 32 workers do not learn: their loss is no better than guessing.
+# With the small rate, training works for every W. With more workers it starts a little later, because in about the first W updates every gradient still comes from the initial weights. With the large rate, training fails for 16 and 32 workers: their loss is no better than guessing.
 #
-# Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), where λ is the learning rate. Without staleness, w shrinks to 0 as long as λ < 2/h. With staleness s it does so only if λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. You can try this out:
+# Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), where λ is the learning rate. Without staleness, w shrinks to 0 as long as λ < 2/h. With staleness s it does so only if λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. The next cell tests this bound:
 
 
 # %%
@@ -618,7 +618,7 @@ check("09.rate_for")
 # %% [markdown]
 # Stuck? `hint("09.rate_for")`, `solution("09.rate_for")`.
 #
-# **Predict.** With 32 workers and a mean staleness of about 28, a constant rate of 0.5 is hopeless. What will be the loss after 300 updates if the rate is divided by the staleness? Write a number.
+# **Predict.** With 32 workers and a mean staleness of about 28, a constant rate of 0.5 is hopeless. What will the loss be after 300 updates if the rate is divided by the staleness? Write a number.
 
 # %%
 prediction = None
@@ -655,15 +655,15 @@ figures.curves(
 )
 
 # %% [markdown]
-# In all four orders, the rule rescues the run. There is no magic in this: the mean rate is now about 0.5 / 28, and a single worker with a rate of 0.5 is better still. If the rate was already small enough, dividing it further only makes training slower; try `simulate(32, lr=0.05, rate=...)`. The rule is a safety belt for rates that were tuned with fewer workers.
+# In all four orders, the rule rescues the run. There is no magic in this: the mean rate is now about 0.5 / 28, and a single worker with a rate of 0.5 still does better. If the rate was already small enough, dividing it further only makes training slower; try `simulate(32, lr=0.05, rate=...)`. The rule is a safety net for rates that were tuned with fewer workers.
 #
 # ## 7. Bounded staleness
 #
-# Another way is to forbid large staleness. With *bounded staleness* (*published* as "stale synchronous parallel" [4]) every worker has a clock, which counts its gradients. A worker that is more than b ahead of the slowest has to wait. With b = 0 training is nearly synchronous; with b = infinity it is asynchronous.
+# Another remedy is to forbid large staleness. With *bounded staleness* (*published* as "stale synchronous parallel" [4]) every worker has a clock, which counts its gradients. A worker whose clock is more than b ahead of the slowest worker's has to wait. With b = 0 training is nearly synchronous; with b = infinity it is asynchronous.
 #
-# How stale can a gradient then be? While one worker computes, another can go from b behind it to b + 1 ahead, which is 2b + 1 updates. So s is at most (W - 1)(2b + 1), which is 6 for b = 1 and three workers.
+# How stale can a gradient then be? While one worker computes, another can go from b gradients behind it to b + 1 ahead, which is 2b + 1 updates. There are W - 1 other workers, so s is at most (W - 1)(2b + 1), which is 6 for b = 1 and three workers.
 #
-# **Predict.** Worker 3 takes six times as long as the others, and b = 1. At the end, how many gradients ahead can the fast workers be, at most?
+# **Predict.** Worker 3 takes six times as long as the others, and b = 1. What is the largest lead, in gradients, that a fast worker can have over worker 3 at the end?
 
 # %%
 prediction = None
@@ -690,13 +690,13 @@ for name, record in (("bounded", bounded), ("free", free)):
 histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 
 # %% [markdown]
-# The fast workers may *start* a gradient only while they are at most 1 ahead, so they end at most 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
+# A fast worker may *start* a gradient only while it is at most 1 ahead, so it ends at most 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
 #
 # ## 8. One server for everyone: the bottleneck
 #
-# Let the same server do *synchronous* SGD: it receives a gradient of n numbers from each of W workers, adds them up, and sends the mean back to each. That makes 2 W n numbers in and out of one process per step, on any network. In a ring all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers and receives as many: less than 4 n in and out, no matter how many workers there are.
+# Let the same server do *synchronous* SGD: it receives a gradient of n numbers from each of W workers, adds the gradients up, and sends the mean back to each worker. So in every step 2 W n numbers go in or out of one process, on any network. In a ring all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers and receives as many: less than 4 n in and out, no matter how many workers there are.
 #
-# **Predict.** The vector takes 16 MiB. With 1, 2 and 3 workers, 32, 64 and 96 MiB pass through the server in each step. If a step takes time t with 1 worker, how many times t does it take with 3?
+# **Predict.** A gradient takes 16 MiB. With 1, 2 and 3 workers, 32, 64 and 96 MiB pass through the server in each step. If a step takes time t with 1 worker, how many times t does it take with 3?
 
 # %%
 prediction = None
@@ -755,7 +755,7 @@ figures.traffic(cluster.view["stars"][0][2], title="Three workers, through the s
 figures.traffic(cluster.view["rings"][0][2], title="Three workers, round a ring")
 
 # %% [markdown]
-# Both ways arrive at the same sum, and the bytes *measured here* match those *predicted* exactly. In the *star*, all bytes are in a single row and a single column, the server's. The ring has no server, moves fewer bytes in total, and spreads them evenly. Next we measure times, using the library's own all-reduce.
+# Both methods give the same sum, and the bytes *measured here* match those *predicted* exactly. In the *star*, the first figure, all bytes are in a single row and a single column, the server's. The ring has no server, moves fewer bytes in total, and spreads them evenly. Next we measure times, using the library's own all-reduce.
 
 
 # %%
@@ -823,21 +823,21 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the server process. The time of a step grows with them. It is three times as long if every worker reaches the server in the same way: through memory shared by the ranks of one machine, or through the network card of a server that has a machine to itself.
+# (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the server process. The time of a step grows with them. It becomes three times as long if every worker reaches the server in the same way: through memory shared by the ranks of one machine, or through the network card of a server that has a machine to itself.
 #
-# Two things make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may share the server's memory while the others come in over the network. Then a step with one worker is fast, a step with three takes as long as the network takes, and the ratio includes the difference between memory and network. (With two ranks on each of two hosts, it was 6 to 17 times as long when this lesson was written.)
+# Two things can make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may be on the server's machine, while the others are on the network. Then a step with one worker runs at the speed of memory, and a step with three at the speed of the network, so the ratio is larger than 3. (With two ranks on each of two hosts, the ratio was between 6 and 17 when this lesson was written.)
 #
 # The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB pass in and out of each rank, no matter how many ranks there are.
 #
-# An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). It hides their cost, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
+# An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). Asynchronous training hides the cost of these messages, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
 #
 # ## 9. The race: time to accuracy
 #
-# Now for the question that matters: how long does it take until the network classifies 85% of the test digits correctly? Let a gradient take 20 ms on a normal worker and 60 ms on a straggler. There are three workers, and the straggler is worker 3.
+# Now for the question that matters: how long does it take to train the network until it classifies 85% of the test digits correctly? Let a gradient take 20 ms on a normal worker and 60 ms on a straggler. There are three workers, and the straggler is worker 3.
 #
 # Synchronous SGD makes an update from three gradients once the slowest one has arrived: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, which is 7 per 60 ms.
 #
-# **Predict.** Suppose that a gradient is worth the same either way. By what factor is asynchronous SGD faster with the straggler, and by what factor without it? Write a list of two numbers.
+# **Predict.** Suppose that synchronous and asynchronous SGD learn equally much from each gradient. By what factor is asynchronous SGD faster with the straggler, and by what factor without it? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -899,11 +899,11 @@ figures.curves(
 # %% [markdown]
 # (*Measured here.*) The *predicted* factors were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update with the mean of three gradients uses three times the rate of an update with a single gradient.
 #
-# The *measured* ratios tend to be larger: 10% to 50% larger when this lesson was written. The prediction only counts gradients. It ignores that every synchronous step waits for the slowest worker, even among three equal ones, and for a server that first has to receive from all three at once and then answer them all. It also assumes that a gradient is worth the same either way, which is only roughly true: the moment at which accuracy passes 85% depends on the order of the updates, which is left to chance. So even without a straggler, asynchronous SGD may gain something, but little compared with its gain when there is one. And at larger rates, staleness costs accuracy.
+# The *measured* ratios tend to be larger: 10% to 50% larger when this lesson was written. The prediction counts only gradients. It ignores that every synchronous step waits for the slowest worker, even among three equal ones, and for a server that has to receive three gradients before it can answer. It also assumes that both methods learn equally much from a gradient, which is only roughly true: the moment at which accuracy passes 85% depends on the random order of the updates. So even without a straggler, asynchronous SGD may gain something, but far less than with one. And at larger rates, staleness costs accuracy.
 #
-# If your machine is busy with other work, the races can end in a different order: a "normal" worker that gets no core becomes a straggler too. If that happens, run the races again. We therefore assert only the cause of the difference: with the straggler, synchronous SGD made at best one update every 60 ms, and asynchronous SGD made more.
+# If your machine is busy with other work, the races can end in a different order: a "normal" worker that gets no core becomes a straggler too. If that happens, run the races again. For this reason we assert only the cause of the difference: with the straggler, synchronous SGD made at best one update every 60 ms, and asynchronous SGD made more.
 #
-# "First 2 of 3" is synchronous SGD with one *backup worker* [6]: the server makes an update as soon as two gradients have arrived, and throws the late one away. No gradient is ever stale, and the update does not wait for the straggler. But the straggler computes for nothing, and its data are never used. That raises the next question.
+# "First 2 of 3" is synchronous SGD with one *backup worker* [6]: the server makes an update as soon as two gradients have arrived, and throws the third one away. No gradient is ever stale, and the update does not wait for the straggler. But the straggler computes for nothing, and its data are never used. That leads to the next section.
 #
 # ## 10. Is there still an epoch?
 #
@@ -930,7 +930,7 @@ print("asynchronous, gradients used by worker:", cluster.view.client[0]["steps"]
 print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 
 # %% [markdown]
-# About 1/7: a worker's share of the gradients is its share of the total speed. Suppose that the shards are fixed. After "one epoch" of the server (as many samples as the training set has), the fast workers' shards have been used more than once, but less than half of the straggler's shard. If the shards differ, for example because each hospital has its own patients, the model is trained for the fast workers. With backup workers, the straggler's shard is not used at all.
+# It is about 1/7: a worker's share of the gradients is its share of the total speed. Suppose that the shards are fixed. After "one epoch" of the server (as many samples as the training set has), the fast workers have used their shards more than once, but the straggler has used less than half of its own. If the shards differ, for example because each worker is a hospital with its own patients, the model is trained mainly on the fast workers' data. With backup workers, the straggler's shard is not used at all.
 #
 # Three rules help. Count *updates* or samples, never a worker's passes. Make learning-rate schedules follow the server's version. Let workers draw from the whole data set, as `batch_of` did here, or from a common queue of batches.
 #
@@ -940,9 +940,9 @@ print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 #
 # In *local SGD* [7], every rank takes H steps alone, and then all ranks average their weights with an all-reduce. There is no server, no staleness, and only 1/H of the communication. With H = 1 it *is* synchronous SGD, because the mean of $w - \lambda g_i$ is $w$ minus $\lambda$ times the mean of $g_i$ ($w$: weights, $\lambda$: learning rate, $g_i$: rank $i$'s gradient).
 #
-# *DiLoCo* does the same for language models. Its 8 workers represent islands of machines with poor links between them. Each worker takes hundreds of AdamW steps by itself, and then an outer optimizer (Nesterov momentum) applies the mean of their changes (*published* [8]). INTELLECT-1, a model with 10 billion parameters, was trained in this way by machines on three continents (*published* [11]).
+# *DiLoCo* does the same for language models. Its 8 workers represent islands of machines with poor links between them. Each worker takes hundreds of AdamW steps by itself, and then an outer optimizer (Nesterov momentum) applies the mean of the workers' changes (*published* [8]). INTELLECT-1, a model with 10 billion parameters, was trained in this way by machines on three continents (*published* [11]).
 #
-# In the next cell all four ranks take part.
+# In the next cell all four ranks are workers.
 
 
 # %%
@@ -981,9 +981,9 @@ print(f"64 all-reduces: {accuracy_of(every_step):.3f}; 8 all-reduces: {accuracy_
 assert accuracy_of(seldom) > accuracy_of(every_step) - 0.1 > 0.7
 
 # %% [markdown]
-# With an eighth of the messages, the result is hardly worse. (Accuracy is measured on 360 test digits, so one digit is 0.003.)
+# With an eighth of the messages, the result is hardly worse. (Accuracy is measured on 360 test digits, so a single digit changes it by 0.003.)
 #
-# With *gossip* [9, 10], no rank ever talks to all the others. In each step ranks meet in pairs, and both ranks of a pair take the mean of their weights. **The mean over all ranks stays exactly what it was**, because the sum of a pair does not change, and the spread can only shrink. So all ranks converge to that mean, without any collective.
+# With *gossip* [9, 10], no rank ever talks to all the others. In each step ranks meet in pairs, and both ranks of a pair take the mean of their weights. **The mean over all ranks stays exactly what it was**, because the sum of a pair does not change, and the spread never grows. So all ranks converge to that mean, without any collective.
 
 
 # %%
@@ -1012,7 +1012,7 @@ assert spreads == sorted(spreads, reverse=True)
 assert spreads[-1] < 192 / 4
 
 # %% [markdown]
-# Read the columns: the mean of 0, 64, 128 and 192 is 96, and every later column has the same mean. Now we add gradients in between: every rank takes a step alone, and then the pairs meet.
+# Read the lists column by column: the mean of 0, 64, 128 and 192 is 96, and every later column has the same mean. Now we add training: every rank takes a step alone, and then the pairs meet.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -1031,11 +1031,11 @@ assert 0 < apart < 0.2
 # %% [markdown]
 # The four models are very similar, but no two are equal. That is the price of gossip: there is no such thing as *the* model until you take the mean.
 #
-# **These ideas are back.** Training without waiting fell out of use together with the parameter server. It is returning for training across data centres, where an all-reduce takes a long time. *Streaming DiLoCo* synchronises part of the parameters at a time, while training continues, and sends fewer bits [12]. With *eager updates*, workers do not wait for each other's changes: each worker applies its own at once and those of the others one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker averages with one other worker, chosen at random [14]. That is gossip. (All *published*.)
+# **These ideas are back.** Training without waiting fell out of use together with the parameter server. It is returning for training across data centres, where an all-reduce takes a long time. *Streaming DiLoCo* synchronises only a part of the parameters at a time, does so while training continues, and sends fewer bits [12]. With *eager updates*, workers do not wait for each other's changes: each worker applies its own at once and those of the others one round late [13]. That is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker averages with one other worker, chosen at random [14]. That is gossip. (All *published*.)
 #
 # ### Exercise 5: a gossip step that keeps the mean
 #
-# Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls it with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so the two ranks must not both begin with a blocking send. Do not use a collective, because the other ranks may not take part.
+# Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls the function with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so the two ranks must not both begin with a blocking send. Do not use a collective, because the other ranks may not take part.
 
 
 # %% tags=["exercise"] exercise="09.gossip"
@@ -1059,9 +1059,9 @@ check("09.gossip")
 #
 # ## 12. Break it on purpose
 #
-# We change one line of the server: it no longer receives from any source, but from workers 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, and the others take 5 ms.
+# We change one line of the server: it no longer receives hellos from any source, but from workers 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, and the others take 5 ms.
 #
-# **Predict.** Of 60 gradients, how many come from worker 3? And how many came from it earlier, when the server received from any source? Give a list of two numbers.
+# **Predict.** The server makes 60 updates. How many of the 60 gradients come from worker 3 if the server receives (a) from the workers in turn and (b) from any source? Write `[a, b]`.
 
 # %%
 prediction = None
@@ -1096,7 +1096,7 @@ print(f"any source: {cluster.view.client[0]['fair_seconds']:.2f} s")
 print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 
 # %% [markdown]
-# - **Symptom.** Training works, the replay agrees, and the mean staleness is 2, but it is no faster than synchronous SGD.
+# - **Symptom.** Training works, the replay agrees, and the mean staleness is 2, but training is no faster than with synchronous SGD.
 # - **Diagnosis.** Every worker has computed exactly as many gradients as the slowest. In a sequence diagram you would see the fast workers wait for a long time in `recv` after sending their hello.
 # - **Fix.** Receive from any source, and find out afterwards which worker it was.
 #
@@ -1105,7 +1105,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # | | synchronous, all-reduce | synchronous, server | asynchronous, server | local SGD | gossip |
 # |---|---|---|---|---|---|
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
-# | staleness | 0 | 0 | about W - 1 on average | 0 | none, but replicas differ |
+# | staleness | 0 | 0 | about W - 1 on average | 0 | 0, but replicas differ |
 # | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
 # | same result as one process | yes, up to rounding | yes, up to rounding | no, but same as a replay of its order, to the bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
@@ -1120,7 +1120,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 #
 # ## Further reading
 #
-# 1. B. Recht, C. Ré, S. Wright and F. Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 24, 2011. No server and no locks: all threads write into one memory.
+# 1. B. Recht, C. Ré, S. Wright and F. Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 24, 2011. No server and no locks: all threads write to the same memory.
 # 2. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012. Asynchronous SGD with the model split over several servers.
 # 3. M. Li and others, "Scaling Distributed Machine Learning with the Parameter Server", *11th USENIX Symposium on Operating Systems Design and Implementation*, 583–598, 2014.
 # 4. Q. Ho and others, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", *Advances in Neural Information Processing Systems* 26, 2013.

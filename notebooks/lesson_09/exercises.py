@@ -1,7 +1,7 @@
-"""An asynchronous program is judged by what was said, and never by when.
+"""The checks of lesson 09: an asynchronous program is judged by its messages, never by their times.
 
-The checks of lesson 09. Three run on the real ranks, against a server or workers of the
-check's own; two are arithmetic and run in the notebook.
+Three of them run on the real ranks, two of these against the check's own server or workers. Two are
+arithmetic and run in the notebook.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def check_work(work) -> str:
 
 SERVE_HINTS = [
     "The loop runs once per gradient, not once per worker. Only the hello is received "
-    "without a source; everything after it is between you and the worker that sent it.",
-    "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns its rank. The "
+    "without a source; all messages after it go to or come from the worker that sent it.",
+    "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns the sender. The "
     "gradient message has `len(parameters) + 1` numbers: the last one is the loss.",
     "```python\n"
     "served = []\n"
@@ -76,7 +76,7 @@ def check_serve(serve) -> str:
     judge_serve(observe_serve(serve))
     with second_call():
         judge_serve(observe_serve(serve))
-    return "Whoever came was served, one at a time, and nobody waited for the straggler."
+    return "Your server took the workers as they came, and did not wait for the straggler."
 
 
 # ---- staleness from the order -----------------------------------------------------------------
@@ -138,7 +138,7 @@ def check_staleness(staleness) -> str:
     if orders != _orders():
         raise WrongAnswer("changes-its-input")
     judge_formula(staleness, _staleness, STALENESS_MISTAKES, [(order,) for order in orders])
-    return "And the mean of a long list is just below the number of workers, minus one."
+    return "Note that for W workers the mean of a long list is just below W - 1."
 
 
 # ---- the rate over staleness ------------------------------------------------------------------
@@ -179,14 +179,14 @@ def check_rate_for(rate_for) -> str:
         raise WrongAnswer("returns-nothing")
     only_fresh = Mistake("fresh-is-special", lambda base, s: _rate(base, s) if s else fresh)
     judge_formula(rate_for, _rate, [*RATE_MISTAKES, only_fresh], cases)
-    return "Fresh gradients keep the full rate, and the older one is, the less it counts."
+    return "Fresh gradients keep the full rate; the older a gradient is, the less it counts."
 
 
 # ---- gossip -----------------------------------------------------------------------------------
 
 GOSSIP_HINTS = [
     "Both ranks run the same lines, so both would send first. What can a rank *start* without "
-    "waiting for its end? And where do you receive, if `value` is still being sent?",
+    "waiting for it to finish? And where do you receive while `value` is still being sent?",
     "`sending = dist.isend(value, partner, group=group)` returns at once. Then receive into a new "
     "tensor, call `sending.wait()`, and return the mean of both as a new tensor.",
     "```python\n"
@@ -208,4 +208,4 @@ def check_gossip(gossip) -> str:
     judge_digits(seen)
     with as_mistake("partner-is-fixed"):
         judge_gossip(seen, SECOND_NEXT)
-    return "Both partners hold their mean, so the mean over all ranks is what it was."
+    return "Both partners hold their mean, so the mean over all ranks has not changed."

@@ -1,9 +1,9 @@
-"""The figures of lesson 09: messages in their order, and how stale the gradients were.
+"""The figures of lesson 09: a sequence diagram of messages, and a histogram of staleness.
 
-A sequence diagram is drawn from events that were really recorded: one column per rank, time
-running down. The distances between rows grow with the time between them, but not in proportion: a
-message takes microseconds and a gradient milliseconds, and both have to be seen. The times stand
-beside them.
+A sequence diagram is drawn from recorded events, with one column per rank and time running down.
+The distance between two rows grows with the time between them, but not in proportion: a message
+takes microseconds and a gradient milliseconds, and both have to be visible. Each row shows its
+time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 TIMES, TOP, ROW, LEAST, BAR = 78, 70, 20, 3, 12  # pixels
-SEND_WAITS_S = 1e-3  # a send that takes less has handed its message over, and not waited
+SEND_WAITS_S = 1e-3  # a send that takes less has not waited for the receiver
 _HATCHES = ("", "///", "...", "xx")
 
 
-# ---- messages in their order --------------------------------------------------------------------
+# ---- sequence diagram ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ def sequence(
     """Draw the messages of several ranks as a sequence diagram.
 
     Args:
-        events: of all ranks together; each with the attributes ``rank``, ``kind`` ("send" or
+        events: those of all ranks; each has the attributes ``rank``, ``kind`` ("send" or
             "recv"), ``peer``, ``label``, ``start`` and ``end`` in seconds of one clock, such as
             :class:`~rank_by_rank.lesson_09.message_recording.Message`. Solid: the rank works;
             hatched: it is inside a send or a receive, that is, it waits.
-        roles: what stands above a rank's column, e.g. ``{0: "server"}``; by default "rank r".
+        roles: the label above a rank's column, e.g. ``{0: "server"}``; by default "rank r".
         first: seconds after the earliest event from which to draw; by default all.
         last: seconds after the earliest event up to which to draw; by default all.
         title: above the picture.
-        alt: alternative text; by default every message in its order.
+        alt: alternative text; by default all messages in order.
 
     Raises:
-        ValueError: if there is no finished message in that time.
+        ValueError: if no message was sent and received in that time.
     """
     events = [event for event in events if event.peer is not None and event.end is not None]
     begin = min((event.start for event in events), default=0.0)
@@ -105,7 +105,7 @@ def sequence(
 
 
 def _arrows(events: list) -> list[_Arrow]:
-    """Join each receive to its send: between two ranks messages of a label keep their order."""
+    """Match each receive with its send: messages with the same label keep their order."""
     sent: dict[tuple, deque] = defaultdict(deque)
     for event in sorted(events, key=lambda event: event.start):
         if event.kind == "send":
@@ -122,7 +122,7 @@ def _arrows(events: list) -> list[_Arrow]:
 
 
 def _spans(events: list, first: float, last: float) -> list[_Span]:
-    """What each rank did when: in a receive or a slow send it waits, otherwise it works."""
+    """Return when each rank works and waits; it waits in a receive or a slow send."""
     found = []
     by_rank: dict[int, list] = defaultdict(list)
     for event in sorted(events, key=lambda event: event.start):
@@ -213,7 +213,7 @@ def _in_words(ranks, roles, arrows: list[_Arrow], title: str) -> str:
     return " ".join(lines)
 
 
-# ---- how often a number came --------------------------------------------------------------------
+# ---- histogram ----------------------------------------------------------------------------------
 
 
 def histogram(
@@ -228,11 +228,11 @@ def histogram(
     """Draw one panel per run: a bar per whole number, a solid line at the mean.
 
     Args:
-        runs: from a label to whole numbers.
+        runs: maps a label to whole numbers.
         predicted: a number, or one per label, drawn as a dashed line.
         xlabel: below the panels.
         ylabel: beside the first panel.
-        title: above all.
+        title: above all panels.
         alt: alternative text; leave measured numbers out of it.
 
     Raises:

@@ -1,6 +1,6 @@
-"""A gossip step is right if two ranks end with the mean of what both held before.
+"""The judge of lesson 09's exercise 5, a gossip step.
 
-The judge behind exercise 5 of lesson 09.
+The step is right if two ranks end with the mean of the values that they held before.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .message_recording import observe_messages
 SHAPE = 2, 1 << 16  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
 
 
-NEXT, SECOND_NEXT = 1, 2  # how far the partner is: an odd rank and an even one, or two alike
-_FINE = 2.0**-22  # a part of the numbers of the second trial that float32 cannot hold
+NEXT, SECOND_NEXT = 1, 2  # distance of the partner: one odd rank and one even, or both odd or even
+_FINE = 2.0**-22  # a part of the second trial's numbers that float32 cannot represent
 
 
 def observe_gossip(gossip: Callable, far: int = NEXT) -> Observation:
-    """Per rank of a pair: the numbers in the result, in its own value, in the result later on.
+    """Return per rank the numbers in the result, in its own value, and in the result later on.
 
-    A result of another shape is told by its shape, and what is no tensor by its text.
+    A result of another shape is reported as its shape, and a result that is no tensor as its text.
     """
 
     def call(group):
@@ -63,7 +63,7 @@ def judge_gossip(seen: Observation, far: int = NEXT) -> None:
     if seen.hung and logs and all(event.kind == "recv" for log in logs for event in log):
         raise WrongAnswer("both-receive-first", call=_first(logs))
     judge_hang(seen)
-    all_waited(seen)  # or what came of it depends on when the messages did
+    all_waited(seen)  # otherwise the result depends on when the messages came
     for rank, log in enumerate(seen.logs):
         if any(event.kind == "recv" and event.any_source for event in log):
             raise WrongAnswer("from-anyone", rank=rank)
@@ -74,7 +74,7 @@ def judge_gossip(seen: Observation, far: int = NEXT) -> None:
 
 
 def judge_digits(seen: Observation) -> None:
-    """Raise if the second trial's results are the means to the digits of float32 alone."""
+    """Raise if the second trial's results are right to float32 precision only."""
     for rank, result in enumerate(seen.results):
         if result is None:
             continue

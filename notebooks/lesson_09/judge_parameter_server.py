@@ -1,8 +1,8 @@
-"""A server and its workers are right if they say the right things in the right order.
+"""The judges of lesson 09's exercises on the worker and on the server.
 
-The judges behind the checks of lesson 09 that run on the ranks. Each is given what happened on
-every rank and raises :class:`WrongAnswer` with the name of the mistake it recognises. Nothing is
-judged by how long it took.
+Both are right if they send the right messages in the right order. A judge is given what happened on
+every rank and raises :class:`WrongAnswer` with the name of the mistake that it recognises. Nothing
+is judged by how long it took.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOWHERE = object()  # no group: every message is refused
 
 
 def judge_first(seen: Observation) -> None:
-    """What is wrong in any of these exercises, and recognised first."""
+    """Raise the mistakes that can occur in each of these exercises."""
     not_attempted(seen.errors)
     for error in seen.errors:
         if type(error).__name__ == "OutsideTheGroupError" or "OutsideTheGroupError" in str(error):
@@ -40,7 +40,7 @@ def judge_first(seen: Observation) -> None:
 
 
 def _judge_tags(log: list, who: str, tags: dict[str, tuple[int, int]]) -> None:
-    """Raise if a message has another tag than is sent, or received, on this side."""
+    """Raise if a message has a tag that this side does not send or receive."""
     for event in log:
         if event.tag not in tags[event.kind]:
             first, second = (f"{tag} ({WORDS[tag]})" for tag in tags[event.kind])
@@ -57,7 +57,7 @@ def attempted(function: Callable, *args) -> None:
             inspect.unwrap(function)(*args)
         except NotImplementedError:
             raise
-        except Exception:  # whatever else is wrong with it comes out later
+        except Exception:  # the trials below will find whatever else is wrong
             return
 
 
@@ -65,13 +65,13 @@ def attempted(function: Callable, *args) -> None:
 
 
 def gradient_at(parameters: torch.Tensor, worker: int) -> torch.Tensor:
-    """Whole numbers that tell at which parameters they were computed, and by whom."""
+    """Return whole numbers that show which worker computed them, and at which parameters."""
     loss = parameters.sum().view(1) + 100 * worker
     return torch.cat([parameters + worker, loss])
 
 
 def observe_work(work: Callable) -> Observation:
-    """Per worker: losses, the parameters each compute saw, when, and the parameters at the end."""
+    """Return per worker its losses, the inputs of ``compute`` with times, and its parameters."""
 
     def call(group):
         if dist.get_rank(group) == 0:
@@ -108,7 +108,7 @@ def judge_work(seen: Observation) -> None:
     for worker in range(1, len(seen.logs)):
         _judge_conversation(seen, worker)
     judge_hang(seen)
-    all_waited(seen)  # or what is in the parameters is what has happened to come by then
+    all_waited(seen)  # otherwise the parameters depend on when messages came
     for worker in range(1, len(seen.logs)):
         _judge_worked(seen, worker, seen.results[0][worker])
 
@@ -122,7 +122,7 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
         raise WrongAnswer("no-hello", who=who)
     if any(event.kind == "recv" and event.any_source for event in log):
         raise WrongAnswer("from-anyone", who=who)
-    hello_open = False  # said, and not answered yet
+    hello_open = False  # sent, and not answered yet
     for event in log:
         if event.tag == READY:
             hello_open = False
@@ -158,7 +158,7 @@ def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
         raise WrongAnswer("wrong-number-of-gradients", who=who, count=len(inputs), rounds=ROUNDS)
     if inputs[1:] != sent[:-1]:
         raise WrongAnswer("computes-at-old-parameters", who=who, given=inputs[1], wanted=sent[0])
-    if parameters not in ([1.0] * N, *sent):  # what they were at first, or have been
+    if parameters not in ([1.0] * N, *sent):  # the initial ones, or any that were sent
         raise WrongAnswer("changes-them", who=who, parameters=parameters, wanted=sent[-1])
     fetched = sum(event.kind == "recv" and event.tag == PARAMETERS for event in log)
     if fetched < ROUNDS:
@@ -186,7 +186,7 @@ def _number(value) -> float | None:
 
 
 def observe_serve(serve: Callable) -> Observation:
-    """Rank 0: who was served, lengths given to update, parameters. Workers: what they were sent."""
+    """Return on rank 0 what ``serve`` did, and on a worker the parameters that it was sent."""
 
     def call(group):
         size = dist.get_world_size(group)
@@ -205,7 +205,7 @@ def observe_serve(serve: Callable) -> Observation:
 
 
 def _reference_worker(group, rank: int, size: int) -> list[list]:
-    """Bring two gradients; worker 1 is the straggler, who waits until the others are done."""
+    """Hand in two gradients; worker 1 is the straggler, which waits until the others are done."""
     comm, tag = world(), 77
     if rank == 1:
         for other in range(2, size):
@@ -214,7 +214,7 @@ def _reference_worker(group, rank: int, size: int) -> list[list]:
         return _two_gradients(group, rank)
     finally:
         if rank != 1:
-            comm.send(None, dest=1, tag=tag)  # also if this one failed: nobody hangs in the world
+            comm.send(None, dest=1, tag=tag)  # even after a failure: worker 1 waits
 
 
 def _two_gradients(group, rank: int) -> list[list]:
@@ -270,7 +270,7 @@ def _judge_listening(seen: Observation, log: list) -> None:
 
 
 def _judge_answers(seen: Observation, log: list) -> None:
-    """Raise if the server is ready for another worker than the one that said hello last."""
+    """Raise if the server answers another worker than the one that said hello last."""
     unanswered = None
     for event in log:
         if event.tag == HELLO and unanswered is not None and seen.hung:

@@ -1,7 +1,7 @@
-"""Writes down every message of a rank: with whom, under which tag, when, and what it held.
+"""Records every message of a rank: its peer, tag, times and contents.
 
-As :mod:`course_lib.teaching.distributed_log`, which knows only that there was one.
-:func:`rank_by_rank.lesson_09.figures.sequence` draws it.
+It extends :mod:`course_lib.teaching.distributed_log`, which records only that there was a message.
+:func:`rank_by_rank.lesson_09.figures.sequence` draws the recorded messages.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _END = {"send": "dst", "recv": "src"}
 
 
 class OutsideTheGroupError(Staged):
-    """A function that was to talk on a certain group used another one."""
+    """A function used another group than the one that it was given."""
 
 
 @dataclass
 class Message(LoggedCall):
-    """A call as it is written down here; ``content`` has the numbers of a short tensor.
+    """A recorded call; ``content`` has the numbers of a short tensor.
 
     Attributes:
         rank: who called.
-        label: what the message is called in pictures.
-        start: when the call began, in seconds of the clock that was asked for.
-        end: when it returned; None if it never did. That of a non-blocking call is the time of
-            the call, not of its waiting.
+        label: the name of the message in figures.
+        start: when the call began, in seconds of the chosen clock.
+        end: when it returned; None if it never did. A non-blocking call ends when the call
+            returns, not when the message is complete.
     """
 
     rank: int = 0
@@ -57,10 +57,10 @@ def recorded_messages(
     """Yield a list that fills with this rank's sends and receives alone.
 
     Args:
-        labels: from a tag to what such a message is called.
+        labels: maps a tag to the name of its messages.
         only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
-        ahead: seconds that this rank's ``time.perf_counter()`` is ahead of the clock in which
-            times are wanted, such as rank 0's (:mod:`torch_mpi4py.tools.clocks`).
+        ahead: by how many seconds this rank's ``time.perf_counter()`` is ahead of the clock in
+            which times are wanted, such as rank 0's (:mod:`torch_mpi4py.tools.clocks`).
     """
     recorder = _MessageRecorder(None, only, labels or {}, ahead)
     recorder.names = MESSAGES
@@ -71,7 +71,7 @@ def recorded_messages(
 def observe_messages(function: Callable, *args, timeout: float = 6.0) -> Observation:
     """Call ``function(*args, group)`` on every rank and tell all ranks what happened.
 
-    As ``observe_distributed``, but a message on another group raises OutsideTheGroupError.
+    Like ``observe_distributed``, but a message on another group raises OutsideTheGroupError.
     """
     return observe_distributed(
         function, *args, timeout=timeout, recorder=lambda group: _MessageRecorder(group, group)

@@ -13,19 +13,19 @@
 # %% [markdown]
 # # 10 Models in stages
 #
-# **The one idea.** If a model is too large for one device, you can cut it between its layers: each rank holds some of the layers and passes their output on. The batch goes through in small pieces, one after another, as on an assembly line; otherwise the ranks would spend most of their time waiting for each other.
+# **The one idea.** If a model is too large for one device, you can cut it between its layers: each rank holds some of the layers and passes their output to the next rank. The batch goes through in small pieces, one after another, as on an assembly line; otherwise the ranks would spend most of their time waiting for each other.
 #
 # **You will be able to**
-# - cut a transformer into stages, train it on four ranks, and measure how far its weights differ from those of a single process;
+# - cut a transformer into stages, train it on four ranks, and measure by how much its weights differ from those of a single process;
 # - write GPipe and 1F1B yourself, and run them with `torch.distributed.pipelining`;
 # - predict how long ranks are idle, and how many activations they hold;
-# - trade memory for computing, layer by layer: keep all activations, recompute all, or choose;
+# - trade memory against computing, layer by layer: keep all activations, recompute all of them, or choose which to keep;
 # - read the diagrams of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - combine a pipeline with data parallelism on a 2 x 2 mesh.
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes, including the three exercises; the end of section 4 is a good place to break off.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes, including the three exercises; the end of section 4 is a good place for a break.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -37,7 +37,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers per token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many identical blocks and a classifier over words. Our model computes in float64, so a mistake can't hide among rounding errors.
+# The model is a small transformer with 8 blocks. It reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers per token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many identical blocks and a classifier over words. Our model computes in float64, so a mistake can't hide among rounding errors.
 
 # %%
 # %%px
@@ -79,7 +79,7 @@ def batch(step, part=0, parts=1):
 # %% [markdown]
 # ## 1. Stages
 #
-# A *stage* is a run of consecutive layers on one rank. The first stage also embeds, and the last one also classifies.
+# A *stage* is a run of consecutive layers on one rank. The first stage also has the embedding, and the last one the classifier.
 
 
 # %%
@@ -118,9 +118,9 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a quarter of the memory for weights, gradients and optimizer state. Only *activations*, the outputs of layers, go from rank to rank. After a block there are samples · tokens · width of them, here 64 · 8 · 64 numbers. That is the advantage of stages: the traffic does not grow with the weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
+# So each rank needs about a quarter of the memory for weights, gradients and optimizer state. Forward sends only *activations*, the outputs of layers, from rank to rank, and backward sends only their gradients. The output of a block has samples · tokens · width numbers, here 64 · 8 · 64. Stages have an advantage here: the traffic does not grow with the number of weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
 #
-# **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
+# **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient goes back through 3, 2, 1, 0. For what fraction of the time are the four ranks idle, on average? Write a number from 0 to 1.
 
 # %%
 prediction = None
@@ -131,18 +131,18 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters are idle: one rank works while three wait. (In the code, F is a forward and B a backward. B is drawn twice as long as F because it has two matrix products for every one in forward: the output's gradient times the weights gives the input's gradient, and the output's gradient times the input gives that of the weights.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
+# The ranks are idle for three quarters of the time: one works while three wait. (In the code, F is a forward and B a backward. B is drawn twice as long as F because backward has two matrix products for each one in forward: the output's gradient times the weights gives the input's gradient, and the output's gradient times the input gives the weights' gradient.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
-# Cut the batch into M *micro-batches*, and let rank 0 begin the second one as soon as it has passed on the first. The loss is a mean over samples, so the loss of the batch is the mean of the losses of M equal micro-batches, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all micro-batches. This is *GPipe* (*published* [1]):
+# Cut the batch into M *micro-batches*, and let rank 0 begin the second one as soon as it has passed on the first. The loss is a mean over samples, so the loss of the batch is the mean of the losses of M equal micro-batches. You divide each loss by M, and the gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all micro-batches. This is *GPipe* (*published* [1]):
 
 # %%
 filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits three times: before its first forward for the earlier stages, after its last forward for the later ones, and after its last backward for the earlier ones again. On every rank these waits add up to K - 1 times $T_\text{micro}$, so the whole step takes (M + K - 1) $T_\text{micro}$, and
+# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits three times: before its first forward it waits for the earlier stages, after its last forward for the later ones, and after its last backward again for the earlier ones. On every rank these waits add up to K - 1 times $T_\text{micro}$, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
 # $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
@@ -178,7 +178,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with the activations from the previous rank, and backward, with the gradient from the next rank. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not block (`isend`), or two neighbours that send to each other would deadlock (lesson 01). For a picture we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds when it began and ended.
+# A rank does two things with micro-batch m: forward, with the activations from the previous rank, and backward, with the gradient from the next rank. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not block (hence `isend`), or two neighbours that send to each other would deadlock (lesson 01). To draw a figure we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds the times at which it began and ended.
 
 
 # %%
@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is $10^{-16}$. (With batch norm the answer would be C, because its means are taken over a micro-batch. Transformers use layer norm, which looks at one token at a time.)
+# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is $10^{-16}$. (With batch norm the answer would be C, because it takes its means over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
 
 # %%
 assert apart < 1e-12
@@ -315,7 +315,7 @@ pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], s
 assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
 # %% [markdown]
-# What about the traffic? Each rank sends activations to the next rank and their gradients to the previous one. In each direction these are as many numbers as in section 1, and nothing else is sent:
+# What about the traffic? Each rank sends activations to the next rank and gradients to the previous one. In each direction it sends as many numbers as a block's output has (section 1), and nothing else:
 
 # %%
 # %%px
@@ -332,7 +332,7 @@ if rank == 1:
 # %% [markdown]
 # ## 4. Is the formula true?
 #
-# Computing times vary with the load on the machine, and four ranks on fewer cores slow each other down. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on one number per sample, because the formula assumes that a message takes no time. Everything else is as before.
+# Computing times vary with the load on the machine, and four ranks on fewer cores slow each other down. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on only one number per sample, because the formula assumes that messages take no time. Everything else is as before.
 #
 # **Predict.** With four stages and eight micro-batches, how many seconds does a step take?
 
@@ -403,7 +403,7 @@ pipeline(
 )
 
 # %% [markdown]
-# The step takes (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the fastest of eight steps. The tasks take only a few milliseconds here, so messages and Python matter. Your four ranks also have to share the cores: "busy" may mean that a rank is waiting for a core, and with fewer than four cores no schedule can make the step as fast as in the figure above. Look for the staircases, and don't expect the bubble that the formula predicts.
+# The step takes (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the fastest of eight steps. The tasks take only a few milliseconds here, so messages and Python matter. Your four ranks also have to share the cores: "busy" may mean that a rank is waiting for a core, and with fewer than four cores the four stages cannot all compute at the same time. Look for the staircases, and don't expect the bubble that the formula predicts.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -424,18 +424,18 @@ pipeline(
 # %% [markdown]
 # ## 5. One forward, one backward
 #
-# More micro-batches make the bubble smaller, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r first runs K - 1 - r forwards ahead, and then alternates one forward and one backward.
+# The more micro-batches there are, the smaller the bubble is. But GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r first runs K - 1 - r forwards ahead, and then alternates one forward and one backward.
 
 # %%
 turns = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
 pipeline(turns, "1F1B, four stages, eight micro-batches")
 
 # %% [markdown]
-# The bubble is the same as in GPipe, with the same staircases at the start and the end. So what is better?
+# The bubble is the same as in GPipe, with the same staircases at the start and the end. So what does 1F1B gain?
 #
 # ### Exercise 2: the order of 1F1B
 #
-# Write `order(number, stages, micro_batches)`, which returns the list of tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead, with K - 1 - number forwards (or all of them, if there are fewer). Then it alternates one forward and one backward until all forwards are done. Then it does the remaining backwards. You can read the order off the figure.
+# Write `order(number, stages, micro_batches)`, which returns the list of tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead with K - 1 - number forwards (or with all forwards, if there are fewer). Then it alternates one forward and one backward until all forwards are done. Then it does the remaining backwards. You can read the order off the figure.
 
 
 # %% tags=["exercise"] exercise="10.order"
@@ -508,7 +508,7 @@ class CountingPipe(Pipe):
 
 
 # %% [markdown]
-# **Predict.** With eight micro-batches, how many times as many bytes of activations does rank 0 hold under GPipe as under 1F1B? What about rank 3? Write a list of two numbers.
+# **Predict.** With eight micro-batches, rank 0 holds more bytes of activations under GPipe than under 1F1B. By what factor? And by what factor on rank 3? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -532,7 +532,7 @@ for number, one in enumerate(held):
     print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
 
 # %% [markdown]
-# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B, memory no longer limits the number of micro-batches, and more of them make the bubble smaller. The weights are the same up to rounding; only the order of the tasks has changed.
+# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B, memory no longer limits the number of micro-batches, and you can use more of them to make the bubble smaller. The weights are the same up to rounding; only the order of the tasks has changed.
 
 # %%
 assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
@@ -540,9 +540,9 @@ assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 # %% [markdown]
 # ### Checkpointing
 #
-# Alternatively, a block can keep only its input, and compute the rest again when backward arrives. This is called *activation checkpointing* [2]. It costs one extra forward for each backward, and takes only a small part of the memory.
+# There is another way to save memory: a block keeps only its input, and computes the rest again when backward reaches the block. This is called *activation checkpointing* [2]. It costs one extra forward for each backward, but takes only a small part of the memory.
 #
-# **Predict.** A forward is one unit of computing and a backward two, as in the figures. How many times as much computing does a step take with checkpointing as without? Write a number.
+# **Predict.** A forward is one unit of computing and a backward two, as in the figures. By what factor does checkpointing increase the computing of a step? Write a number.
 
 # %%
 prediction = None
@@ -604,7 +604,7 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     assert less < whole / 5
 
 # %% [markdown]
-# By that count it takes (1 + 1 + 2)/(1 + 2), a third more. PyTorch does better: it stops the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer accounts for a third of the block's matrix products, which leaves a factor of 11/9. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
+# By that count the factor is (1 + 1 + 2)/(1 + 2), which is a third more computing. PyTorch does better: it stops the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer accounts for a third of the block's matrix products, which leaves a factor of 11/9. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
 
 # %%
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
@@ -612,7 +612,7 @@ assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 # %% [markdown]
 # ### Selective recomputation
 #
-# Some activations are more expensive to recompute than others. Nearly all the arithmetic of a block is in its matrix products and in attention. Layer norms, GELU and sums cost little, yet their outputs take half of the memory. *Selective recomputation* keeps the outputs that are expensive for their size, and recomputes the others [8]. In PyTorch, a function called the policy decides for each operation. This policy keeps the outputs of all matrix products and of attention:
+# Some activations are more expensive to recompute than others. Nearly all the arithmetic of a block is in its matrix products and in attention. Layer norms, GELU and sums cost little, yet their outputs take half of the memory. *Selective recomputation* keeps the outputs that are expensive to compute for their size, and recomputes the others [8]. In PyTorch, a function called the policy decides for each operation. This policy keeps the outputs of all matrix products and of attention:
 
 # %%
 # %%px
@@ -637,7 +637,7 @@ class Selective(Checkpointed):
 
 
 # %% [markdown]
-# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways differently: we record every piece of memory that an operation allocates in forward, and check which pieces are still in use after forward.
+# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three variants in another way: we record every piece of memory that an operation allocates in forward, and check which pieces are still in use after forward.
 
 
 # %%
@@ -681,9 +681,9 @@ def kept_by(blocks):
 
 
 # %% [markdown]
-# Let one unit be an activation of the block's width: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps slightly more than 16 units; with checkpointing it keeps 1 (its output, which is the next block's input).
+# Let one unit be the size of a block's output: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps slightly more than 16 units; with checkpointing it keeps 1 (its output, which is the next block's input).
 #
-# **Predict.** How many units does a block keep under this policy? Count its output and its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`). And how much arithmetic do the matrix products in a step take, as a multiple of a step without checkpointing? Write `[units, times]`.
+# **Predict.** How many units does a block keep under this policy? Count its output and its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`). And by what factor does the policy increase the arithmetic of a step's matrix products, compared with a step without checkpointing? Write `[units, factor]`.
 
 # %%
 prediction = None
@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# The policy takes two thirds of the memory and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
+# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 
@@ -722,12 +722,12 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
+# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence length. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) recomputes scores and softmax inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and uses 8 bits to store many of the activations that are kept [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
 
 # %% [markdown]
 # ## 6. With torch.distributed.pipelining
 #
-# PyTorch has both schedules, and others. You give it your stage, its number and the loss; it works out the shapes, the sends and the receives.
+# PyTorch provides both schedules, and others. You supply your stage, its number and the loss; PyTorch works out the shapes, the sends and the receives.
 
 # %%
 # %%px
@@ -755,7 +755,7 @@ assert max(differences) < 1e-12
 #
 # ## 7. Smaller bubbles
 #
-# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline then fills in half the time. With V stages on each rank, the bubble is (K - 1)/(V M + K - 1). The price is more messages: activations cross V K - 1 boundaries between stages instead of K - 1, a little more than V times as many. There are also more micro-batches in flight.
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two on each of four ranks, rank 0 has the first and the fifth eighth of the layers. The pipeline then fills in half the time. With V stages on each rank, the bubble is (K - 1)/(V M + K - 1). The price is more messages: activations cross V K - 1 boundaries between stages instead of K - 1, a little more than V times as many. There are also more micro-batches in flight.
 
 # %%
 half = {"F": 0.5, "B": 1}
@@ -797,9 +797,9 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward computes two things: the gradient of the stage's input, which the previous rank is waiting for, and the gradients of the stage's weights, which no rank needs before the optimizer's step. So cut backward in two. We name the halves as the authors do: in this part, B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W is put off until the rank would be idle.
+# **Zero bubble** [4]. Backward computes two things: the gradient of the stage's input, which the previous rank is waiting for, and the gradients of the stage's weights, which no rank needs before the optimizer's step. So we cut backward in two. We name the halves as the authors do: in this part, B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W is put off until the rank would be idle.
 #
-# **Predict.** If F, B and W take one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many units does a step take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
+# **Predict.** If F, B and W take one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. What is the smallest number of units that a step can take if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
 # %%
 prediction = None
@@ -811,9 +811,9 @@ compare(prediction, schedules.seconds_of(halves), source="By the schedule")
 pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# 3 M + K - 1 = 27. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors made by hand; *published* [4]). Each F and each B comes in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, and rank 3 has three of them left at the end, when it would otherwise be idle.
+# It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors made by hand; *published* [4]). All F and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
 #
-# Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show how many it holds at most: K, on every rank. (Each is counted as a whole, although part of it can be freed after B.) Under 1F1B it was K - r, so the later ranks pay, but no rank needs more than rank 0 did before. With every W at the end it would be M, as under GPipe:
+# Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show the most micro-batches that a rank holds: K, on every rank. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks pay, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
 
 # %%
 for micro_batches in (8, 16):
@@ -829,9 +829,9 @@ for micro_batches in (8, 16):
     assert {schedules.in_flight(tasks) for tasks in h1} == {4}
 
 # %% [markdown]
-# To remove the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages, from the top down and back up. If F, B and W take equally long, it has almost no bubble and needs no more memory than 1F1B. *DualPipe* [7] feeds micro-batches in from both ends, which takes two copies of the weights, and hides the messages of one direction behind the computing of the other.
+# To remove the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages: the model runs from the first rank to the last and back, in the shape of a V. If F, B and W take equally long, it has almost no bubble and needs no more memory than 1F1B. *DualPipe* [7] feeds micro-batches in from both ends, which takes two copies of the weights, and hides the messages of one direction behind the computing of the other.
 #
-# In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank follows the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
+# In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank follows the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages are placed as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
@@ -914,7 +914,7 @@ for number, (count, ages) in enumerate(zip(versions, cluster.view["ages"], stric
     print(f"rank {number}: versions {count}; ages of the weights in its eight backwards: {ages}")
 
 # %% [markdown]
-# Rank r holds K - r versions, one for each micro-batch in flight. So the price is memory again. The gradients are also stale, as in lesson 09, by K - 1 - r steps on rank r. With GPipe, and with 1F1B and a *flush* (all ranks wait for the end of the batch before the step), the result is exactly that of one process. That is why these two are used in practice.
+# Rank r holds K - r versions, one for each micro-batch in flight. So the price is memory again. The gradients are also stale, as in lesson 09, by K - 1 - r steps on rank r. With GPipe, and with 1F1B and a *flush* (all ranks wait for the end of the batch before the step), the result is that of one process, up to rounding. That is why these two schedules are used in practice.
 
 # %%
 assert versions == [4, 3, 2, 1]
@@ -928,7 +928,7 @@ for number, ages in enumerate(cluster.view["ages"]):
 #
 # ### Exercise 3: where to cut
 #
-# `costs` lists the time of each layer in seconds, in order. Write `cut(costs, stages)`, which returns a list with the number of layers in each stage, chosen so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you can try all possible cuts; `itertools.combinations` generates them.
+# `costs` lists the time of each layer in seconds, in order. Write `cut(costs, stages)`, which returns a list with the number of layers in each stage, chosen so that the slowest stage is as fast as possible. (If the embedding or the classifier is large, the stages need unequal numbers of layers.) Every stage gets at least one layer. `costs` has at most 12 layers, so you can try all possible cuts; `itertools.combinations` generates them.
 
 
 # %% tags=["exercise"] exercise="10.cut"
@@ -953,7 +953,7 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
-# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. The first of these eight layers embeds and the last one classifies, so both cost more.
+# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. The first of these eight layers embeds and the last one classifies, so these two cost more.
 
 # %%
 my_cut = yours_or_solution("10.cut")
@@ -967,7 +967,7 @@ for name, numbers in cuts.items():
 cluster.view["cost_of"] = cost_of
 
 # %% [markdown]
-# **Predict.** With GPipe and eight micro-batches, how many times as long does a step take with two layers on each rank as with your cut? Write a number.
+# **Predict.** With GPipe and eight micro-batches, a step takes longer with two layers on each rank than with your cut. By what factor? Write a number.
 
 # %%
 prediction = None
@@ -987,7 +987,7 @@ print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
 assert equal > 0.99 * 0.03 * (12 + 7 * 4)
 
 # %% [markdown]
-# The first micro-batch passes through all stages, which takes the sum of their costs, 12 units. Each of the seven others follows one turn of the slowest stage after the one before it. So a step takes 12 + 7 · 4 = 40 units of 30 ms with two layers on each rank, and 12 + 7 · 3 = 33 with your cut, which is about a sixth less.
+# The first micro-batch passes through all stages, which takes the sum of their costs, 12 units. After that, the slowest stage sets the pace: with two layers on each rank it costs 4 units, so each of the other seven micro-batches adds 4, and a step takes 12 + 7 · 4 = 40 units of 30 ms. With your cut the slowest stage costs 3 units, and a step takes 12 + 7 · 3 = 33, about a sixth less.
 #
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
@@ -1014,7 +1014,7 @@ assert_replicas_equal(own, mesh["data"].get_group())
 assert largest_difference(own, number, 2) < 1e-12
 
 # %% [markdown]
-# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends only a few activations for each micro-batch, so it also works between machines. The all-reduce moves all gradients, but only once per step, and can hide behind the last backwards.
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends only a few activations for each micro-batch, so it also works between machines. The all-reduce moves all gradients, but only once per step, and it can overlap with the last backwards.
 #
 # ### Break it on purpose: blocking sends
 #
@@ -1042,7 +1042,7 @@ with patch.object(dist, "isend", dist.send):
     one_f_one_b(BlockingPipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks))
 
 # %% [markdown]
-# **Symptom**: it hangs, and the report shows neighbours in `send`, each to the other. **Diagnosis**: in 1F1B one neighbour sends the next activation while the other sends the previous gradient, and each waits for the other to receive. This is a cycle of sends, as in lesson 01. MPI sends small messages without waiting, so the mistake stays hidden until the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have kept their variables:
+# **Symptom**: the step hangs, and the report shows neighbours that are both in `send`, each to the other. **Diagnosis**: in 1F1B one neighbour sends the next activation while the other sends the previous gradient, and each waits for the other to receive. This is a cycle of sends, as in lesson 01. MPI sends small messages without waiting, so the mistake stays hidden until the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have kept their variables:
 
 # %%
 # %%px
@@ -1072,7 +1072,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps only inputs; up to a third more computing |
-# | selective recomputation | keeps the outputs of products and attention; recomputes the rest, which is cheap |
+# | selective recomputation | keeps the outputs of matrix products and attention; recomputes the rest, which is cheap |
 #
 # You can run this lesson's pipeline as a script: `mpiexec -n 4 python scripts/pipeline.py`.
 #
@@ -1084,7 +1084,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 2. T. Chen, B. Xu, C. Zhang and C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174, 2016.
 # 3. D. Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", *SC21: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2021, arXiv:2104.04473. Section 2.2 describes 1F1B with a flush, and interleaving.
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
-# 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
+# 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. Introduces 1F1B and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
 # 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Sections 3.2.1, 3.2.3 and 3.3.3; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
 # 8. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Sections 4 (how many bytes a block keeps) and 5.

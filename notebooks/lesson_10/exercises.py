@@ -29,8 +29,8 @@ def check_micro_batches_for(micro_batches_for: Callable[[int, float], int]) -> s
 
 
 ORDER_HINTS = [
-    "Look at the figure stage by stage: how many forwards come before the first backward? Which "
-    "backward follows a forward?",
+    "Look at the figure stage by stage: how many forwards come before the first backward? After "
+    "that, which backward follows each forward?",
     "Three parts: `ahead` forwards, with ahead = stages - 1 - number, but no more than there are "
     "micro-batches; then forward m and backward m - ahead, for each m from `ahead` on; then the "
     "last `ahead` backwards.",
@@ -51,7 +51,7 @@ def check_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> str:
 
     judge_order(order)
     return (
-        "Every stage has its order, nobody waits for ever, and stage r holds K - r micro-batches."
+        "Every stage has its 1F1B order, all tasks get done, and stage r holds K - r micro-batches."
     )
 
 

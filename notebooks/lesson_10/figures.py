@@ -1,7 +1,7 @@
-"""The figures of lesson 10: who computes which micro-batch when, and how many a rank holds.
+"""The figures of lesson 10: when each rank computes which micro-batch, and how many it holds.
 
-Forward is drawn solid, backward pale; where backward comes in two halves, that for the weights is
-framed only. Idle time is hatched. The number in a box is that of its micro-batch.
+Forward is drawn solid, backward pale; if backward is split in two, the half for the weights has
+only a frame. Idle time is hatched. The number in a box is that of its micro-batch.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def pipeline(
     """Draw when each rank does what, over time.
 
     Args:
-        placed: for each rank its tasks with their times.
-        title: above the figure, to which the share of idle time is added.
+        placed: the tasks of each rank, with their times.
+        title: above the figure; the share of idle time is added to it.
         measured: whether the times are seconds of a clock, not units.
         holds: whether to write beside each rank how many micro-batches it holds at most.
-        against: another schedule by name, whose end is marked as well.
-        alt: alternative text; needed where times are measured, so that it is always the same.
+        against: name and times of another schedule, whose end is marked as well.
+        alt: alternative text; required if times are measured, because these vary.
     """
     kinds = {one.task.kind for rank in placed for one in rank}
     axis = _Axis(placed, seconds_of(against[1]) if against else 0.0, measured, holds)

@@ -1,4 +1,4 @@
-"""What the checks of lesson 10 look for: the formula, the schedule, and the best of all cuts."""
+"""The judges of lesson 10's exercises: the formula, the schedule and the best cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .pipeline_schedules import Task, in_flight, one_f_one_b, times
 
 _PLANS = (
     *((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2), (4, 0.4)),
-    # The formula, in floats, is a little more than a whole number, and rounded up one too many.
+    # In floats, the formula gives slightly more than a whole number; rounded up, one too many.
     *((4, 0.2), (7, 0.12), (10, 0.6), (22, 0.7)),
 )
 _SIZES = ((4, 8), (4, 4), (2, 5), (4, 2), (1, 3), (3, 1))
@@ -33,14 +33,14 @@ _COSTS = (
     ([5, 3, 8, 9, 4, 6, 9], 4),
     ([6, 4, 3, 8], 3),
     ([3, 3, 9, 4, 1, 4, 9, 9], 4),  # the most even cut, 15 9 9 9, is not the best
-    # One layer is the slowest stage anyway, so a stage without any would not be slower.
+    # One layer is the slowest stage in any cut, so an empty stage would do no harm.
     ([9, 1, 1], 3),
     ([1, 1, 9], 3),
 )
 
 
 def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
-    """Raise WrongAnswer unless it is the smallest number for every plan."""
+    """Raise WrongAnswer unless the function returns the smallest number for every plan."""
     numbers_found: list[int] = []
     given = [plain(function(stages, most)) for stages, most in _PLANS]
     if None in given:
@@ -96,7 +96,7 @@ _OTHER_FORMULAS: tuple[tuple[str, Callable[[int, float], int]], ...] = (
 
 
 def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None:
-    """Raise WrongAnswer unless it is 1F1B, for every stage and several sizes."""
+    """Raise WrongAnswer unless the order is 1F1B for every stage and several sizes."""
     for stages, count in _SIZES:
         found = [_tasks(returned(order, r, stages, count), r, stages, count) for r in range(stages)]
         right = one_f_one_b(stages, count)
@@ -123,7 +123,7 @@ def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None
 
 
 def _standstill(found: list[list[Task]], stages: int) -> str:
-    """Say of a schedule that never ends what each stage waits to do."""
+    """Return which task each stage is stuck at in a schedule that never ends."""
     done: set[tuple[str, int, int]] = set()  # kind, micro-batch, stage
     left = [list(tasks) for tasks in found]
     moved = True

@@ -1,9 +1,9 @@
-"""In which order the ranks of a pipeline compute, and how long that takes.
+"""Pipeline schedules: the order in which ranks compute, and how long that takes.
 
-The model is cut into *stages*, and a batch into *micro-batches*. A schedule says for each rank
-which :class:`Task` it does in which order; :func:`times` then says when, if a task begins as soon
-as its rank is free and what it needs is there. Nothing here communicates: the schedules are
-what a program follows, and what a figure shows.
+The model is cut into *stages*, and a batch into *micro-batches*. A schedule lists
+the tasks of each rank in order; :func:`times` says when each :class:`Task` runs if it begins as
+soon as its rank is free and its inputs are there. Nothing here communicates: programs follow
+these schedules, and figures show them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
     Attributes:
         kind: "F", forward; "B", backward; "W", the half of backward that makes the gradients of
-            the weights, where a schedule has it apart. "B" is then the half for the inputs.
+            the weights, if a schedule splits backward. "B" is then the half for the inputs.
         micro_batch: number of the micro-batch, from 0 on.
         chunk: which of this rank's stages; 0, unless the rank has several.
     """
@@ -65,7 +65,7 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """Return 1F1B with a flush: as few forwards as fill the pipeline, then turn about.
+    """Return 1F1B with a flush: just enough forwards to fill the pipeline, then each in turn.
 
     Source: Narayanan and others, "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021,
     as "PipeDream-Flush".
@@ -88,7 +88,7 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> Schedule:
     Using Megatron-LM", SC 2021, section 2.2.
 
     Raises:
-        ValueError: if the micro-batches are no multiple of the ranks, which the schedule needs.
+        ValueError: unless the number of micro-batches is a multiple of the number of ranks.
     """
     _require(ranks, micro_batches)
     if chunks < 1 or micro_batches % ranks:
@@ -114,10 +114,10 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> Schedule:
 
 
 def zero_bubble(stages: int, micro_batches: int) -> Schedule:
-    """Return ZB-H1: 1F1B with backward in two halves, of which "W" fills what would be idle.
+    """Return ZB-H1: 1F1B with backward in two halves, of which "W" fills idle time.
 
-    "B" makes the gradient of the inputs, for which the rank before waits; "W" makes that of the
-    weights, for which no rank waits. Rank r puts each W off by r micro-batches: that fills its
+    "B" computes the gradient of the inputs, for which the previous rank waits; "W" computes that of
+    the weights, for which no rank waits. Rank r puts each W off by r micro-batches: that fills its
     idle time at the end, and no rank holds more micro-batches than there are stages. With tasks of
     equal length and at least as many micro-batches as stages K, M of them take 3 M + K - 1.
 
@@ -143,10 +143,10 @@ def times(
     Args:
         schedule: for each rank its tasks, in order.
         seconds: how long a task of a kind takes, such as ``{"F": 1, "B": 2}``.
-        message_s: how long activations and gradients are on their way between ranks.
+        message_s: how long a message between two ranks takes.
 
     Raises:
-        ValueError: if the ranks would wait for each other for ever.
+        ValueError: if the ranks would wait for each other indefinitely.
     """
     ranks = len(schedule)
     last = ranks * (1 + max(task.chunk for tasks in schedule for task in tasks)) - 1
@@ -176,7 +176,7 @@ def times(
 def _ready_at(
     task: Task, stage: int, last: int, ended: dict[tuple[str, int, int], float], message_s: float
 ) -> float | None:
-    """When all that a task needs is there; None if it cannot be known yet."""
+    """Return when all inputs of a task are there, or None if that is not known yet."""
     m = task.micro_batch
     if task.kind == "F":
         needs = [("F", m, stage - 1, message_s)] if stage else []
@@ -194,22 +194,22 @@ def _ready_at(
 
 
 def seconds_of(placed: Sequence[Sequence[Placed]]) -> float:
-    """Return how long all ranks take, from the first task of any to the last."""
+    """Return the time from the start of the first task on any rank to the end of the last."""
     tasks = [one for rank in placed for one in rank]
     return max(one.end for one in tasks) - min(one.start for one in tasks)
 
 
 def bubble(placed: Sequence[Sequence[Placed]]) -> float:
-    """Return the share of all ranks' time, from the first task to the last, in which they idle."""
+    """Return the share of all ranks' time, from the first task to the last, that is idle."""
     busy = sum(one.end - one.start for rank in placed for one in rank)
     return 1 - busy / (seconds_of(placed) * len(placed))
 
 
 def in_flight(tasks: Sequence[Task]) -> int:
-    """Return of how many micro-batches a rank holds activations at once, at most.
+    """Return the largest number of micro-batches whose activations a rank holds at once.
 
-    It holds them from F to B. Where "W" is apart it holds them to W, which needs the inputs of
-    the layers as well.
+    It holds them from F to B. If the schedule has "W", it holds them until W, which also needs the
+    inputs of the layers.
     """
     last = "W" if any(task.kind == "W" for task in tasks) else "B"
     held = most = 0

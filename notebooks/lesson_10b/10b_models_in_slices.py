@@ -13,20 +13,20 @@
 # %% [markdown]
 # # 10b Models in slices and shards
 #
-# **The one idea.** If a model is too large for one device, you can cut it through its layers. In tensor parallelism every rank computes with its slice of each layer, on the same samples. In ZeRO and FSDP every rank stores a shard, works on its own samples, and borrows the other shards just in time.
+# **The one idea.** If a model is too large for one device, you can also cut through its layers. In tensor parallelism every rank computes with its slice of each layer, on the same samples. In ZeRO and FSDP every rank stores a shard of the model, works on its own samples, and borrows the other shards just in time.
 #
 # **You will be able to**
 # - cut a linear layer by columns and by rows, and say which all-reduce belongs in forward and which in backward;
 # - do the same to a whole transformer, by hand and with DTensor, and prove that it computes the same as the uncut one;
 # - compute the loss of a large vocabulary without gathering its logits;
-# - shard an optimizer by hand, and choose between the three stages of ZeRO by the bytes that each holds in memory and sends;
-# - use `ZeroRedundancyOptimizer` and `fully_shard`, including in mixed precision and from the meta device;
-# - lay out a 2 x 2 mesh, for data and slices or for replicas and shards, and say what each of its groups carries;
+# - shard an optimizer by hand, and choose between the three stages of ZeRO by the bytes that a rank holds and sends in each;
+# - use `ZeroRedundancyOptimizer`, and `fully_shard` in mixed precision and on the meta device;
+# - lay out a 2 x 2 mesh, for data and slices or for replicas and shards, and say what travels in each of its groups;
 # - work out on paper how much memory and traffic a model of 70 billion parameters needs.
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather from lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; the end of section 5 is a good place for a break.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -38,7 +38,7 @@ from rank_by_rank.lesson_10b.figures import sequence_in_slices, sliced_mlp
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the CPU, so that the claims hold everywhere.
+# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the CPU, so that all claims hold with and without GPUs.
 
 # %%
 # %%px
@@ -81,9 +81,9 @@ if rank == 0:
 # %% [markdown]
 # ## 1. What fills the memory
 #
-# Training needs memory for more than the parameters. The cell below takes one step with Adam and looks at what is left in memory after it.
+# Training needs memory for more than the parameters. The cell below takes one step with Adam and adds up what is in memory after it.
 #
-# **Predict.** Parameters, gradients and Adam's state together take how many times the bytes of the parameters?
+# **Predict.** By what factor does training with Adam multiply the memory that the parameters alone take? Count parameters, gradients and Adam's state.
 
 # %%
 prediction = None
@@ -114,7 +114,7 @@ times = sum(map(local_bytes, parts)) / whole_bytes
 compare(prediction, cluster.view["times"][0], within=0.01)
 
 # %% [markdown]
-# Four times: parameters, gradients, and two running means for each parameter. With DDP *every* rank holds all of it, so adding ranks does not make room for a larger model. (The *activations* come on top: the outputs of layers that backward will need. They grow with the batch size; sections 5 and 9 return to them.)
+# The factor is four: there are the parameters, the gradients, and two running means for each parameter. With DDP *every* rank holds all of this, so adding ranks does not make room for a larger model. (The *activations*, the layers' outputs that backward will need, come on top. They grow with the batch size; sections 5 and 9 return to them.)
 
 # %%
 assert cluster.view["times"] == [4.0] * 4
@@ -127,7 +127,7 @@ assert cluster.view["times"] == [4.0] * 4
 # - By columns, $A = [A_0, A_1, \dots]$: rank r computes $y_r = x A_r$, some of the outputs. Every rank needs the whole $x$, and no sum is needed.
 # - By rows, with the $A_r$ stacked on top of each other: rank r has some of the inputs, $x_r$. Its product $x_r A_r$ has the size of the whole output, but is only one term of it: $y = \sum_r x_r A_r$.
 #
-# The two fit together: the output of a layer cut by columns is the input of a layer cut by rows. Between them there may be an elementwise function such as GELU, a smooth relative of ReLU. An MLP therefore needs one sum at its end, and none in the middle. This is how Megatron-LM does it [1].
+# The two fit together: a layer cut by columns leaves its output in the parts that a layer cut by rows takes as input. Between them there may be an elementwise function such as GELU, a smooth relative of ReLU. An MLP therefore needs one sum at its end, and none in the middle. Megatron-LM works in this way [1].
 
 # %%
 sliced_mlp()
@@ -210,14 +210,14 @@ calls, counted = zip(*(t.collectives["all_reduce"] for t in (forward, backward))
 compare(prediction, list(cluster.view["counted"][0]))
 
 # %% [markdown]
-# There is one all-reduce each way, of 32 · 8 · 64 · 8 bytes: $y$ in forward, and $\partial L / \partial x$, which has the same shape, in backward. The inner values, 256 wide, stay on their ranks, and so do the weights and their gradients.
+# There is one all-reduce each way, of 32 · 8 · 64 · 8 bytes: $y$ in forward, and $\partial L / \partial x$, which has the same shape, in backward. The inner values, 256 per token, stay on their ranks, and so do the weights and their gradients.
 
 # %%
 assert cluster.view["calls"] == [(1, 1)] * 4
 assert cluster.view["counted"] == [(131_072, 131_072)] * 4
 
 # %% [markdown]
-# And are the numbers right? Each rank also computes the uncut MLP, and compares the outputs, the gradient of the inputs and the gradients of its own slices. Cutting changes the order in which the sums are taken, so we allow a difference of $10^{-12}$: the numbers here are about 1, and float64 rounds them by about $10^{-16}$.
+# And are the numbers right? Each rank also computes the uncut MLP, and compares the outputs, the gradient of the inputs and the gradients of its own slices. Cutting changes the order in which terms are added, so we allow a difference of $10^{-12}$: the numbers here are about 1, and float64 rounds them by about $10^{-16}$.
 
 # %%
 # %%px
@@ -263,7 +263,7 @@ wrong, differ = cluster.view["wrong"][0], cluster.view["ranks_differ"][0]
 compare(prediction, {(False, False): "A", (True, False): "B", (True, True): "C"}[wrong, differ])
 
 # %% [markdown]
-# C: each rank has a different gradient, and each is only one term of the right one.
+# The answer is C: each rank has a different gradient, and each of these is only one term of the right one.
 
 # %%
 # %%px
@@ -276,7 +276,7 @@ close(sum(everyone), inputs[1].grad)
 #
 # ## 3. Your turn: the row-parallel layer
 #
-# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p): these are this rank's parts. `bias` is whole. Return the whole output on every rank of the group, with as few calls and bytes as you can without rounding. (The check looks only at forward; use `dist` directly.)
+# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p): these are this rank's parts. `bias` is whole. Return the whole output on every rank of the group. Use as few calls and send as few bytes as you can, but don't round numbers to a smaller dtype. (The check looks only at forward; use `dist` directly.)
 
 
 # %% tags=["exercise"] exercise="10b.row_linear"
@@ -298,9 +298,9 @@ check("10b.row_linear")
 #
 # ## 4. A transformer in slices
 #
-# In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more it takes of that token's value. A *head* does this with its own part of the numbers. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
+# In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more of that token's value it takes. A *head* does this with its own part of the numbers. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
 #
-# Your function is the forward of the layers cut by rows. (`yours_or_solution` takes the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward. It needs no message, because the gradient of a sum goes to each term unchanged.
+# Your function is the forward of the layers cut by rows. (`yours_or_solution` takes the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward. The backward needs no message, because the gradient of a sum goes to each term unchanged.
 
 
 # %%
@@ -417,7 +417,7 @@ if rank == 0:
     print(f"{local_bytes(own.values()) / whole_bytes:.3f} of the parameters on each rank")
 
 # %% [markdown]
-# That is a little more than a quarter, because norms, embedding and classifier are whole on every rank.
+# That is a little more than a quarter, because every rank holds the norms, the embedding and the classifier as a whole.
 #
 # ### By DTensor
 #
@@ -462,7 +462,7 @@ in_backward = traffic.collectives["all_reduce"].messages
 compare(prediction, cluster.view["in_backward"][0])
 
 # %% [markdown]
-# Eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
+# With DTensor, backward takes eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
 
 # %%
 assert cluster.view["in_backward"] == [8] * 4
@@ -490,7 +490,7 @@ for one, other in zip(by_better_plan.parameters(), serial_dtensor.parameters(), 
 assert traffic.collectives["all_reduce"].messages == 4
 
 # %% [markdown]
-# Four again. Count the messages before you trust a plan.
+# Backward takes four all-reduces again. Count the messages before you trust a plan.
 #
 # ### The logits, cut by the vocabulary
 #
@@ -514,13 +514,13 @@ print(f"... each cut over {t} GPUs                     {3 * logits_gb / t:6.2f} 
 assert 12 < 3 * logits_gb < 13
 
 # %% [markdown]
-# Backward needs the softmax, which is as large as the logits, and the gradient of the logits has this size too. If nothing is freed or overwritten early, that is 12.6 GB for a single sequence.
+# Backward needs the softmax, which is as large as the logits, and the gradient of the logits has this size too. If nothing is freed or overwritten early, the three take 12.6 GB for a single sequence.
 #
-# If the layer is cut by columns, each rank has the logits of its part of the vocabulary, for all tokens. Gathering them would bring back the 4.2 GB. But the loss of a token needs much less from the other ranks. If the token's logits are $z_v$, the loss is
+# If the layer is cut by columns, each rank has the logits of its part of the vocabulary, for all tokens. Gathering these logits would put all 4.2 GB on every rank again. But the loss of a token needs much less from the other ranks. If the token's logits are $z_v$, the loss is
 #
 # $$ L = \ln \sum_v e^{z_v} - z_\text{label} $$
 #
-# Each rank adds up the exponentials of its own columns, and an all-reduce adds up these sums. Only one rank has the label's logit, so it can be summed as well if the others contribute zero. (As in any softmax, the largest logit is subtracted first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient of the logits is their softmax, minus one at the label. Each rank can compute its own columns of this gradient without another message. This is called *loss parallelism*; Megatron-LM computes its loss this way [1].
+# Each rank adds up the exponentials of its own columns, and an all-reduce adds up these sums. Only one rank has the label's logit. The other ranks contribute zero, so that the same all-reduce brings this logit to every rank. (As in any softmax, the largest logit is subtracted first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient of the logits is their softmax, minus one at the label. Each rank can compute its own columns of this gradient without another message. This is called *loss parallelism*; Megatron-LM computes its loss this way [1].
 #
 # To keep the code short, `at_labels` builds a whole matrix of zeros and ones. Real code looks up one number per token, and computes the gradient in place.
 
@@ -605,7 +605,7 @@ loss_calls, loss_bytes = of_the_loss.collectives["all_reduce"]
 compare(prediction, cluster.view["loss_bytes"][0])
 
 # %% [markdown]
-# The largest logit, the sum and the label's logit make three numbers per token, whatever the size of the vocabulary. For Llama 3's 8,192 tokens that is 98 kB instead of gigabytes. Loss and gradients equal those of one process, and each rank keeps only a quarter for backward.
+# The largest logit, the sum and the label's logit make three numbers per token, whatever the size of the vocabulary. For Llama 3's 8,192 tokens that is 98 kB instead of gigabytes. Loss and gradients equal those of one process, and each rank keeps only a quarter of the softmax for backward.
 
 # %%
 # %%px
@@ -616,7 +616,7 @@ if rank == 0:
     print(f"kept for backward: {kept:,} bytes here, {kept_whole:,} in one piece")
 
 # %% [markdown]
-# DTensor does the same: the layer leaves its output cut by columns, and inside `loss_parallel` cross-entropy accepts this output. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is still right, so only the counts reveal it.
+# DTensor does the same: the layer leaves its output cut by columns, and inside `loss_parallel` cross-entropy accepts this output. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is still right, so only the counts reveal the difference.
 
 # %%
 # %%px
@@ -648,13 +648,13 @@ assert traffic.collectives == {"all_gather": (1, TOKENS * VOCABULARY // world_si
 #
 # ## 5. Sequence parallelism
 #
-# In section 4 every rank has the whole norms, and all the activations that they keep for backward. But a norm looks at one token at a time, so *it* could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
+# In section 4 every rank computes the norms of all tokens, and keeps all their activations for backward. But a norm looks at one token at a time, so the norms could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
 
 # %%
 sequence_in_slices()
 
 # %% [markdown]
-# **Predict.** A ring all-reduce of n bytes over p ranks sends $2 \frac{p-1}{p} n$ from each rank (lesson 03). If you replace it with a reduce-scatter and an all-gather, how many times as many bytes do these send?
+# **Predict.** A ring all-reduce of n bytes over p ranks sends $2 \frac{p-1}{p} n$ from each rank (lesson 03). You replace the all-reduce with a reduce-scatter and an all-gather. By what factor does the number of bytes sent change?
 
 # %%
 prediction = None
@@ -691,9 +691,9 @@ ratio = ring_bytes(in_two) / ring_bytes(in_one)
 compare(prediction, cluster.view["ratio"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# They send the same number: an all-reduce *is* a reduce-scatter and an all-gather. (The meter counts the bytes handed over, and `ring_bytes` computes from them what rings would send. Your MPI may choose other algorithms.) The rest of this lesson builds on the same equation.
+# The factor is 1: an all-reduce *is* a reduce-scatter and an all-gather. (The meter counts the bytes handed over, and `ring_bytes` computes from them what rings would send. Your MPI may choose other algorithms.) The rest of this lesson builds on the same equation.
 #
-# For sequence parallelism this means that the bytes that the norms keep for backward are divided by p, and yet not a byte more is sent than in tensor parallelism: a block has four all-reduces, or eight halves of an all-reduce. One thing is still whole on every rank: the gathered $x$ that the column layers keep for the gradient of their weights. You can divide that by p too, if each rank keeps only its own tokens. But then backward has to gather them again, with one more all-gather for the attention and one for the MLP: ten halves instead of eight [2]. You can keep fewer bytes or send fewer bytes, but not both.
+# In sequence parallelism, therefore, each rank keeps only one p-th of the bytes that the norms keep for backward, and sends no more than in tensor parallelism: instead of four all-reduces, a block has eight halves of an all-reduce. One thing is still whole on every rank: the gathered $x$ that the column layers keep for the gradient of their weights. You can divide that by p too, if each rank keeps only its own tokens. But then backward has to gather the tokens again, with one more all-gather for the attention and one for the MLP: ten halves instead of eight [2]. You can keep fewer bytes or send fewer bytes, but not both.
 
 # %%
 assert cluster.view["ratio"] == [1.0] * 4
@@ -703,7 +703,7 @@ assert cluster.view["ratio"] == [1.0] * 4
 #
 # The all-gather before a column layer costs time: the layer waits until all tokens have arrived. But it need not wait. A token's row of the product $xA_r$ depends on this token alone, so a rank can begin with its own chunk of tokens while the others arrive round a ring. The reduce-scatter after a row layer can be cut in the same way: a chunk of the result leaves while the next one is computed. This is *asynchronous tensor parallelism*. PyTorch's compiler can cut products and messages like this, and torchtitan has a setting for it [7].
 #
-# **Predict.** A chunk takes 1 ms to arrive and 1.5 ms to multiply (*assumed*). On 4 ranks, one after the other, this takes 3 · 1 + 4 · 1.5 = 9 ms. How long does it take if each chunk arrives while the previous one is multiplied?
+# **Predict.** A chunk takes 1 ms to arrive and 1.5 ms to multiply (*assumed*). If one of 4 ranks first gathers all chunks and then multiplies them, this takes 3 · 1 + 4 · 1.5 = 9 ms. How long does it take if each chunk arrives while the previous one is multiplied?
 
 # %%
 prediction = None
@@ -715,9 +715,9 @@ compare(prediction, in_chunks, unit="ms", source="By the formula")
 product_in_chunks(ranks, transfer, product)
 
 # %% [markdown]
-# 6 ms. The first chunk is already there. Each of the others costs the longer of two times: its own transfer, or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. If a transfer took 2 ms, the total would be 1.5 + 3 · 2 = 7.5 ms. (A GPU is less efficient at small products than at large ones, so the chunks cannot be as small as you like.)
+# It takes 6 ms. The first chunk, the rank's own, is already there. Each of the others costs the longer of two times: its own transfer, or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. If a transfer took 2 ms, the total would be 1.5 + 3 · 2 = 7.5 ms. (A GPU is less efficient at small products than at large ones, so the chunks cannot be as small as you like.)
 #
-# Here are the chunks on your ranks. The cell proves that the result is the whole product, and that the bytes are those of a ring all-gather: $p - 1$ chunks from each rank. It does not measure times, because ranks share cores here, so a message and a product compete for the same CPU.
+# The next cell does this on your ranks. It proves that the result is the whole product, and that the bytes are those of a ring all-gather: $p - 1$ chunks from each rank. It does not measure times, because ranks share cores here, so a message and a product compete for the same CPU.
 
 
 # %%
@@ -750,7 +750,7 @@ assert traffic.sent.bytes == (world_size - 1) * local_bytes([own_tokens])
 # %% [markdown]
 # ## 6. Sharding the optimizer, by hand
 #
-# Now we cut in the other direction. As in DDP, each rank has its own samples, and for a moment every rank needs all the weights. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
+# Now we divide the storage and not the computing. As in DDP, each rank has its own samples, and needs all the weights in forward and backward. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
 
 # %%
 # %%px
@@ -771,7 +771,7 @@ own_adam = torch.optim.Adam([own_part], lr=1e-3)
 serial_adam = torch.optim.Adam(serial_sharded.parameters(), lr=1e-3)
 
 # %% [markdown]
-# **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights. How many times as many bytes as DDP does it send?
+# **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights, so it sends more bytes than DDP. By what factor?
 
 # %%
 prediction = None
@@ -814,17 +814,17 @@ shares = local_bytes(state_of(own_adam)), local_bytes(state_of(serial_adam))
 print(f"Adam's state: {shares[0]:,} bytes here, {shares[1]:,} in one piece")
 
 # %% [markdown]
-# Four ranks with a quarter of Adam's state each give the same result as one process with all of it. (The tolerance is wider here, because Adam divides by the size of the gradient. A rounding error in a gradient that should be zero becomes up to $10^{-17} / 10^{-8}$ of a step, where $10^{-8}$ is Adam's epsilon; $10^{-10}$ is far above that, and far below a step of $10^{-3}$.)
+# Four ranks, each with a quarter of Adam's state, give the same result as one process with all of it. (The tolerance is wider here, because Adam divides by the size of the gradient. A rounding error in a gradient that should be zero becomes up to $10^{-17} / 10^{-8}$ of a step, where $10^{-8}$ is Adam's epsilon; $10^{-10}$ is far above that, and far below a step of $10^{-3}$.)
 #
-# This is stage 1 of *ZeRO*, the zero redundancy optimizer [3]. PyTorch provides it as `ZeroRedundancyOptimizer`, for use with DDP; section 7 measures it. But you need not send 1.5 times DDP's bytes, because each rank uses only one part of the all-reduced gradient.
+# This is stage 1 of *ZeRO*, the zero redundancy optimizer [3]. PyTorch provides it as `ZeroRedundancyOptimizer`, for use with DDP; section 7 measures it. But you need not send 1.5 times as many bytes as DDP, because each rank uses only one part of the all-reduced gradient.
 
 # %%
 assert cluster.view["step_ratio"] == [1.5] * 4
 
 # %% [markdown]
-# ### Your turn: not a byte too many
+# ### Your turn: no more bytes than an all-reduce
 #
-# Write one step of SGD with momentum and sharded state. It must send no more bytes than one all-reduce. `weights` and `gradient` are vectors of n numbers, and `velocity` has n / p (n is a multiple of p). `weights` are the same on all ranks; each rank has its own `gradient`. If m is the *mean* gradient of the group, the step is velocity ← 0.9 velocity + m and weights ← weights - 0.1 velocity. Change `weights` and `velocity` in place; return nothing.
+# Write one step of SGD with momentum and sharded state. It must send no more bytes than one all-reduce of the gradient. The vectors `weights` and `gradient` have n numbers, and `velocity` has n / p (n is a multiple of p). `weights` are the same on all ranks; each rank has its own `gradient`. If m is the *mean* gradient of the group, the step is velocity ← 0.9 velocity + m and weights ← weights - 0.1 velocity. Change `weights` and `velocity` in place; return nothing.
 
 
 # %% tags=["exercise"] exercise="10b.sharded_step"
@@ -849,16 +849,16 @@ check("10b.sharded_step")
 #
 # ## 7. Three stages
 #
-# When gradients are reduce-scattered, no rank needs all of them any more, so in stage 2 it keeps only a part. And since all ranks gather the weights anyway, they can discard them as soon as a layer is done: in stage 3 each rank keeps only a part, and gathers each layer when it is needed, once in forward and once again in backward.
+# If gradients are reduce-scattered, no rank has to hold the whole gradient, so in stage 2 each rank keeps only its part. The ranks gather the weights in any case, so they can also discard a layer's weights as soon as the layer is done. In stage 3 each rank keeps only its part of the weights, and the ranks gather each layer's weights when they need them, once in forward and once again in backward.
 #
-# | stage | keeps only a part of | gradients travel by | weights travel by |
+# | stage | each rank keeps only a part of | gradients travel by | weights travel by |
 # |---|---|---|---|
-# | 0: DDP | nothing | all-reduce | nothing |
+# | 0: DDP | nothing | all-reduce | no messages |
 # | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's version) | broadcasts, after the step |
 # | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in forward |
 # | 3: `fully_shard(..., reshard_after_forward=True)` | state, gradients, parameters | reduce-scatter | two all-gathers, in forward and backward |
 #
-# You apply `fully_shard`, also called FSDP2, to each block and then to the whole model: each call makes one unit that is gathered together. (With `reshard_after_forward=False` a rank frees the whole weights at the end of backward, so this is stage 2 between forward and backward, when memory is fullest. By default `fully_shard` reshards the blocks but not the root, the unit of the whole model [4], because backward begins there at once. We pass True for the root as well, so that stage 3 gathers everything twice, as the table says.)
+# You apply `fully_shard`, also called FSDP2, to each block and then to the whole model: each call makes one unit, whose weights are gathered together. (With `reshard_after_forward=False` a rank frees the whole weights at the end of backward, so this is stage 2 between forward and backward, when memory is fullest. By default `fully_shard` reshards the blocks but not the root, the unit of the whole model [4], because backward begins there at once. We pass True for the root as well, so that stage 3 gathers everything twice, as the table says.)
 
 # %%
 # %%px
@@ -892,9 +892,9 @@ WAYS = {
 }
 
 # %% [markdown]
-# How much does each rank hold of the parameters between forward and backward, of the gradients after backward, and of Adam's state? And what does a step send?
+# How many bytes does each rank hold of the parameters between forward and backward, of the gradients after backward, and of Adam's state? And how many does a step send?
 #
-# **Predict.** How many times as many bytes as DDP does stage 3 send in a step?
+# **Predict.** A step sends more bytes in stage 3 than with DDP. By what factor?
 
 # %%
 prediction = None
@@ -960,7 +960,7 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
     assert_matches_serial(final[way], final["0: DDP"], rtol=0, atol=1e-10)
 
 # %% [markdown]
-# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends not a byte more than DDP. Stage 3 sends half as much again and saves the memory of the parameters, as the ZeRO paper says (*published* [3]). It can gather the next block while this one computes, so a good network hides the cost, as in lesson 06.
+# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends no more than DDP. Stage 3 sends half as much again, but holds only a quarter of the parameters too, as the ZeRO paper says (*published* [3]). It can gather the next block while this one computes, so a good network hides the cost, as in lesson 06.
 #
 # ### In mixed precision
 #
@@ -1021,7 +1021,7 @@ compare(
 )
 
 # %% [markdown]
-# Two thirds: 2 + 2 + 4 bytes for each parameter instead of 4 + 4 + 4. The counts show the dtype in which each collective travels: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
+# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show the dtype in which each collective travels: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
 
 # %%
 # %%px
@@ -1039,7 +1039,7 @@ for policy_name, traffic in mixed_traffic.items():
 # %% [markdown]
 # Why not sum in bfloat16 as well, and halve those bytes too?
 #
-# **Predict.** Each of 1,000 ranks has the gradient 1. The sum goes from rank to rank, and each adds its own gradient, in bfloat16. What is the result?
+# **Predict.** Each of 1,000 ranks has the gradient 1. The sum goes from rank to rank, and each rank adds its own gradient, in bfloat16. What is the result?
 
 # %%
 prediction = None
@@ -1055,9 +1055,9 @@ came_out = running_sum.item()
 compare(prediction, cluster.view["came_out"][0], source="Computed here")
 
 # %% [markdown]
-# 256. The next whole number, 257, needs nine significant bits, so from there on $256 + 1$ is rounded to 256. This holds at any scale: in bfloat16 a sum stops growing when it is a few hundred times as large as the next term. The more ranks there are, the more of a gradient can be lost, and it is lost before the optimizer sees it.
+# The result is 256. The next whole number, 257, needs nine significant bits, so from there on $256 + 1$ is rounded to 256. This holds at any scale: in bfloat16 a sum stops growing when it is a few hundred times as large as the next term. The more ranks there are, the more of a gradient can be lost, and it is lost before the optimizer sees it.
 #
-# With four ranks little is lost, but it is not nothing. The cell compares against one process that computes the four ranks' gradients one after another in bfloat16 and averages them in float32. (This course's backend adds bfloat16 numbers in float32 and rounds once; see lesson 08. A ring with bfloat16 messages rounds at every hop.)
+# With four ranks the loss is small, but you can measure it. The next cell compares the sharded gradients with those of one process that computes the four ranks' gradients one after another in bfloat16 and averages them in float32. (This course's backend adds bfloat16 numbers in float32 and rounds once; see lesson 08. A ring with bfloat16 messages rounds at every hop.)
 
 # %%
 # %%px
@@ -1077,9 +1077,9 @@ if rank == 0:
     print(f"a gradient summed in bfloat16 is off by about {errors[1]:.1%}, in float32 by rounding")
 
 # %% [markdown]
-# And why master weights? The same rounding can prevent the update of a weight. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
+# And why do we need master weights? The same rounding can prevent the update of a weight. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
 #
-# **Predict.** There are 5 · 64 = 320 of them. How many have moved after 2 steps if the stored weights themselves are in bfloat16?
+# **Predict.** The five norms have 5 · 64 = 320 weights. How many of these have moved after 2 steps if the stored weights themselves are in bfloat16?
 
 # %%
 prediction = None
@@ -1107,7 +1107,7 @@ moved_bfloat16 = moved(shard_units(new_model().to(BF16)))
 compare(prediction, cluster.view["moved_bfloat16"][0])
 
 # %% [markdown]
-# None of them has moved. In bfloat16 the next number below 1 is $1 - 2^{-8} \approx 0.996$, and the next above 1 is $1 + 2^{-7}$, so $0.999$ and $1.001$ are rounded back to 1 at every step. The master weights have all moved. They cost memory, but no messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That makes 16 bytes per parameter. (Section 9 arrives at 16 by another route: 2 for a weight in bfloat16, 2 for its gradient, and 12 for the optimizer with its master weight.)
+# None of them has moved. In bfloat16 the next number below 1 is $1 - 2^{-8} \approx 0.996$, and the next above 1 is $1 + 2^{-7}$, so $0.999$ and $1.001$ are rounded back to 1 at every step. The master weights have all moved. Master weights cost memory, but no messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That makes 16 bytes per parameter. (Section 9 arrives at 16 by another route: 2 for a weight in bfloat16, 2 for its gradient, and 12 for the optimizer with its master weight.)
 
 # %%
 assert cluster.view["moved_master"] == [320] * 4
@@ -1116,9 +1116,9 @@ assert cluster.view["moved_bfloat16"] == [0] * 4
 # %% [markdown]
 # ### Build it in shards: the meta device
 #
-# One thing is still whole on every rank: the model before `fully_shard` cuts it. A rank that cannot hold the whole model cannot even build it. PyTorch's *meta device* has tensors with a shape and a dtype but no memory. You build the model there, shard it, and let `to_empty` allocate memory for the shards alone.
+# One thing is still whole on every rank: the model before `fully_shard` cuts it. A rank that cannot hold the whole model cannot even build it. Tensors on PyTorch's *meta device* have a shape and a dtype but no memory. You build the model there, shard it, and let `to_empty` allocate memory for the shards alone.
 #
-# **Predict.** The cell looks at the memory of the parameters three times: when they are built, sharded and allocated. If a model is built as usual, the most that a rank ever holds is the whole model. What is the most with the meta device? Write a fraction of the whole.
+# **Predict.** The cell looks at the memory of the parameters three times: after the model is built, after it is sharded, and after memory is allocated. If a model is built as usual, the most that a rank ever holds is the whole model. What is the most with the meta device? Write a fraction of the whole.
 
 # %%
 prediction = None
@@ -1158,9 +1158,9 @@ assert as_usual == [whole_bytes, 8 * filled_up // world_size, 8 * filled_up // w
 assert by_meta == [0, 0, 8 * filled_up // world_size]
 
 # %% [markdown]
-# A quarter, and never more. But `to_empty` writes nothing: the memory holds its old content, in the norms as well. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
+# With the meta device, a rank never holds more than a quarter. But `to_empty` does not initialise anything: every tensor, in the norms too, contains whatever was in that memory before. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
 #
-# **Predict.** Each rank has a quarter of the rows of the first MLP's weight. How many distinct quarters are there among the four?
+# **Predict.** Each rank has a quarter of the rows of `up.weight` in the first MLP. How many of the four quarters are distinct?
 
 # %%
 prediction = None
@@ -1183,7 +1183,7 @@ usual = new_model().blocks[0].mlp.up.weight.detach()
 compare(prediction, cluster.view["different"][0])
 
 # %% [markdown]
-# One: the same quarter is there four times, because equal seeds and equal shapes give equal numbers. Mean and spread look right, so only a comparison reveals the mistake. (On GPUs DTensor prevents this: each rank draws from its own place in one sequence of random numbers. On CPUs it only warns.) And `position`, a parameter outside every layer, has no `reset_parameters` to fill it.
+# There is only one: all four quarters are equal, because equal seeds and equal shapes give equal numbers. Mean and spread look right, so only a comparison reveals the mistake. (On GPUs DTensor prevents this: each rank draws from its own place in one sequence of random numbers. On CPUs it only warns.) There is another gap: `position` is a parameter outside every layer, so no `reset_parameters` fills it.
 
 # %%
 # %%px
@@ -1243,7 +1243,7 @@ close(both(images), serial_both(images))  # the same function, so the same weigh
 compare(prediction, cluster.view["stored"][0], within=0.05)
 
 # %% [markdown]
-# A quarter, and a little more: the layers that tensor parallelism leaves whole are cut only in two. With more ranks, put the tensor dimension where the links are fastest, inside a machine. Its all-reduces come in the middle of each block, and this code computes nothing in the meantime. (Chunks, as in section 5, hide a part of them.) The data dimension goes over the network, because its messages overlap with whole blocks.
+# Each rank stores a little more than a quarter, because the layers that tensor parallelism leaves whole are cut only in two. With more ranks, put the tensor dimension where the links are fastest, inside a machine. Its all-reduces come in the middle of each block, and this code computes nothing in the meantime. (Chunks, as in section 5, hide a part of the all-reduces.) The data dimension goes over the network, because its messages overlap with whole blocks.
 
 # %%
 assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
@@ -1253,7 +1253,7 @@ assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
 #
 # You can also give a mesh of two dimensions to `fully_shard` itself. It then shards the model along the second dimension and replicates it along the first. This is *HSDP*, hybrid sharded data parallelism [4]. Ranks 0 and 1 hold half of the model each, and so do ranks 2 and 3. Every rank has its own samples.
 #
-# Each rank therefore belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as in stage 3. Its *replicate* group consists of the ranks that hold the same shard, one in each machine; they then all-reduce their part of the gradient.
+# Each rank therefore belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as in stage 3. Its *replicate* group consists of the ranks that hold the same shard, one in each machine; after the reduce-scatter, these ranks all-reduce their part of the gradient.
 #
 # **Predict.** In one step, how many bytes does each rank send in its shard group, and how many in its replicate group? Count in units of n, the bytes of all parameters, and write `[shard, replicate]`.
 
@@ -1306,7 +1306,7 @@ compare(prediction, of_group[1], source="From the counts")
 #
 # $$ 3 \, \frac{p_\text{shard} - 1}{p_\text{shard}} \, n \quad \text{in its shard group,} \qquad 2 \, \frac{p_\text{replicate} - 1}{p_\text{replicate}} \cdot \frac{n}{p_\text{shard}} \quad \text{in its replicate group} $$
 #
-# Each rank holds $n / p_\text{shard}$, a half here, whereas with plain stage 3 it holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step used two micro-batches. Each of them needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works only once, after the last micro-batch, because `set_requires_all_reduce` delays it until then.
+# Each rank holds $n / p_\text{shard}$, a half here, whereas with plain stage 3 it holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step used two micro-batches. Each micro-batch needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works only once, after the last micro-batch, because `set_requires_all_reduce` delays it until then.
 
 # %%
 assert of_group == {1: [1.5, 0.5], 2: [3.0, 0.5]}
@@ -1320,7 +1320,7 @@ assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
 assert set(in_replicate.collectives) == {"all_reduce"}
 
 # %% [markdown]
-# How much does this save on the network? Less than you may think. The cell counts for 8 machines with 8 GPUs each, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
+# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic of 8 machines with 8 GPUs each, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
 
 # %%
 model_size, machines, per_machine = 8e9, 8, 8
@@ -1335,11 +1335,11 @@ held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, pe
 print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
 
 # %% [markdown]
-# With one micro-batch nearly as many bytes leave a machine as before (*predicted*). The gain of HSDP is where and when they leave. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
+# With one micro-batch nearly as many bytes leave a machine as in stage 3 (*predicted*). What HSDP improves is where and when bytes travel. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
 #
 # ## 9. 70 billion parameters, on paper
 #
-# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 heads of queries but only 8 of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. The cell below adds that up to 70.55 billion. In mixed precision the weights and gradients that the layers use have 2 bytes (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
+# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 heads of queries but only 8 of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
 #
 # First write a function that returns the bytes of weights, gradients and optimizer on each rank at stages 0 to 3. Use exact division; ignore padding.
 
@@ -1361,7 +1361,7 @@ check("10b.bytes_per_rank")
 # %% [markdown]
 # Stuck? `hint("10b.bytes_per_rank")`, `solution("10b.bytes_per_rank")`.
 #
-# **Predict.** Stage 3 stores the weights, gradients and optimizer of 70.55 billion parameters. How many GPUs of 80 GB (8 · 10^10 bytes) does it need at least, if nothing is left for activations?
+# **Predict.** Stage 3 stores the weights, gradients and optimizer of 70.55 billion parameters. What is the smallest number of GPUs of 80 GB (8 · 10^10 bytes) that can hold them, if nothing is left for activations?
 
 # %%
 prediction = None
@@ -1390,7 +1390,7 @@ gpus_needed(gpus, stages)
 #
 # Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward, a multiplication and an addition, and twice as many in backward.
 #
-# The factors in the cell assume 2 bytes per number. Stage 3 moves all parameters three times (gathered in forward and in backward, gradients scattered), and each time each rank sends $\frac{p-1}{p}$ of them. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
+# The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in forward and again in backward, and reduce-scatters the gradients; each of these three moves one number per parameter, and each rank sends $\frac{p-1}{p}$ of these numbers. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
 
 # %%
 tokens, t, p = 8192, 8, 64
@@ -1413,9 +1413,9 @@ assert 0.9 < (stage_3 / 50) / computing < 1.1
 assert sliced / 50 > computing / t > sliced_sequence / 450
 
 # %% [markdown]
-# Read it like this. Stage 3 over 64 GPUs leaves 62 GB on each for activations, which is enough for a sequence of 8,192 tokens with checkpointing. Its messages take about as long as the computing that hides them; with two sequences per step on each GPU they are well hidden.
+# What do these numbers tell you? Stage 3 over 64 GPUs leaves 62 GB on each GPU for activations, which is enough for a sequence of 8,192 tokens with checkpointing. Its messages take about as long as the computing that hides them; with two sequences per step on each GPU they are well hidden.
 #
-# Tensor parallelism over 8 GPUs (*t*), with sequence parallelism, divides the activations too, and the computing: each GPU has an eighth of it left, 1.1 s. But little computing hides its messages. Over the network they would take the time printed, longer than the computing itself. NVLink, NVIDIA's links between the GPUs of a machine, has 450 GB/s (the two directions on an H100 have 900 GB/s together, *published* [6]); there the messages take a ninth of that time. That is why tensor parallelism stays inside the machine.
+# Tensor parallelism over 8 GPUs (*t*), with sequence parallelism, also divides the activations and the computing: each GPU has an eighth of the computing left, 1.1 s. But little computing hides its messages. Over the network the messages would take the time printed above, longer than the computing itself. NVLink, NVIDIA's links between the GPUs of a machine, moves 450 GB/s in each direction (900 GB/s in both together on an H100, *published* [6]); there the messages take a ninth of that time. That is why tensor parallelism stays inside the machine.
 #
 # ### Which parallelism when
 #
@@ -1425,7 +1425,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | do they fit on all GPUs together, and does one block fit on one GPU? | shards: FSDP2, stage 3 |
 # | are sequences so long, or layers so wide, that one sample's activations do not fit? | checkpointing first; then slices, with sequence parallelism, inside one machine |
 # | is the network too slow to carry a whole model's weights in each step? | stages: a pipeline between machines sends only activations |
-# | do you have thousands of GPUs? | all of them: slices inside a machine, a pipeline over neighbours, data parallelism over the rest; the batch size sets the limit (lesson 06) |
+# | do you have thousands of GPUs? | all of these: slices inside a machine, a pipeline over neighbouring machines, data parallelism over the rest; the batch size sets the limit (lesson 06) |
 #
 # ## Recap
 #
@@ -1444,15 +1444,15 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | meta device | build, shard, allocate: never more memory than the shards; fill every tensor |
 # | 2 x 2 mesh | tensors inside the machine, data across machines; or shards inside, replicas across (HSDP) |
 #
-# As scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
+# You can run two of these methods as scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
 #
 # ## References and further reading
 #
 # 1. M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper and B. Catanzaro, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", arXiv:1909.08053, 2019. Section 3 describes the slices, f and g.
-# 2. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Sequence parallelism, and the bytes of activations that a block keeps.
-# 3. S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", *SC20: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2020. The three stages, and the 16 bytes.
+# 2. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Introduces sequence parallelism, and counts the bytes of activations that a block keeps.
+# 3. S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", *SC20: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2020. Introduces the three stages, and counts the 16 bytes.
 # 4. Y. Zhao, A. Gu and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", *Proceedings of the VLDB Endowment* 16(12), 2023, arXiv:2304.11277; and PyTorch, "torch.distributed.fsdp.fully_shard", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
-# 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. The sizes of the model, and the network that trained it; the exact vocabulary is `vocab_size` in the released model's `config.json`.
+# 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Gives the sizes of the model, and the network on which it was trained; the exact vocabulary is `vocab_size` in the released model's `config.json`.
 # 6. NVIDIA, *H100 Tensor Core GPU*, specifications, [nvidia.com](https://www.nvidia.com/en-us/data-center/h100/).
 # 7. PyTorch, *torchtitan*, `enable_async_tensor_parallel` in `torchtitan/distributed/compile.py`, as of August 2026, [github.com](https://github.com/pytorch/torchtitan), which sets `torch._inductor.config._micro_pipeline_tp`; the compiler's pass is `torch/_inductor/fx_passes/micro_pipeline_tp.py` in PyTorch 2.13. (Later versions of torchtitan have layers of their own for it.)
-# 8. P. Micikevicius, S. Narang and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Why the optimizer keeps weights in float32.
+# 8. P. Micikevicius, S. Narang and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Explains why the optimizer keeps weights in float32.

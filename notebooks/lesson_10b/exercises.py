@@ -1,7 +1,7 @@
-"""A slice or a shard gives the whole result, for as few bytes as possible.
+"""The checks of lesson 10b: slices and shards must give the whole result for the fewest bytes.
 
-The checks of lesson 10b. Two try the learner's function on all ranks and on one rank fewer; the
-third compares it with the formulas of the ZeRO paper.
+Two checks try the learner's function on all ranks and on one rank fewer; the third compares it with
+the formulas of the ZeRO paper.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def check_sharded_step(sharded_step) -> str:
                 try_part(other, ranks, p)
 
     with_smaller_group(judge)
-    return (
-        "The step of momentum SGD with a part of its state, and no more bytes than an all-reduce."
-    )
+    return "SGD with momentum, a part of its state per rank, and no more bytes than an all-reduce."
 
 
 BYTES_HINTS = [
@@ -88,4 +86,4 @@ def check_bytes_per_rank(bytes_per_rank) -> str:
     from .judge_memory import judge_bytes_per_rank
 
     judge_bytes_per_rank(bytes_per_rank)
-    return "16 bytes per parameter, and each stage divides one more kind of them."
+    return "16 bytes per parameter in all, and each stage divides one more kind."

@@ -32,7 +32,7 @@ __all__ = [
 _KINDS = ("parameters", "gradients", "Adam's state")
 _KIND_COLOURS = ("#0072B2", "#E69F00", "#009E73")
 _HATCHES = ("", "//", "..")
-_PALE = 0.72  # how much paper is in the colour of what moves, as in timelines
+_PALE = 0.72  # how much paper is mixed into the colour of messages, as in timelines
 
 
 def sliced_mlp() -> Figure:
@@ -107,8 +107,8 @@ def product_in_chunks(ranks: int = 4, transfer: float = 1.0, product: float = 1.
 
     Args:
         ranks: each has a chunk of the tokens; all but rank 0's own have to arrive.
-        transfer: ms in which one chunk arrives.
-        product: ms in which one chunk is multiplied.
+        transfer: ms that one chunk takes to arrive.
+        product: ms that the product of one chunk takes.
 
     Raises:
         ValueError: if there is no other rank, or a time is not above 0.
@@ -176,11 +176,11 @@ def bytes_on_each_rank(measured: Mapping[str, Sequence[float]], whole: float) ->
     """Draw parameters, gradients and state on a rank as stacked bars, one for each way.
 
     Args:
-        measured: from the name of a way to the bytes of the three kinds.
+        measured: maps the name of a way to its bytes of the three kinds.
         whole: bytes of the parameters of the model in one piece, the unit of the axis.
 
     Raises:
-        ValueError: if a way has not three numbers.
+        ValueError: if a way does not have three numbers.
     """
     for way, numbers in measured.items():
         if len(numbers) != len(_KINDS):
@@ -220,7 +220,7 @@ def gpus_needed(
     """Draw gigabytes on each GPU over the number of GPUs, and the memory that a GPU has.
 
     Raises:
-        ValueError: if a line has not one number for each number of GPUs.
+        ValueError: if a line does not have one value for each number of GPUs.
     """
     for name, values in lines.items():
         if len(values) != len(gpus):

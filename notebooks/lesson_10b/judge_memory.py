@@ -1,6 +1,6 @@
 """The bytes of model, gradients and optimizer on each rank, by stage of ZeRO.
 
-The judge behind the check of lesson 10b about memory, and what the lesson's figure draws. Source:
+The judge of lesson 10b's exercise on memory. Source of the formula:
 Rajbhandari and others, "ZeRO", 2020, section 5 and figure 1: mixed precision with Adam.
 """
 
@@ -28,7 +28,7 @@ def expected(stage: int, parameters: int, ranks: int, optimizer: float = OPTIMIZ
 
 
 def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> None:
-    """Raise WrongAnswer unless the learner's function is that formula."""
+    """Raise WrongAnswer unless the learner's function gives the same numbers as the formula."""
     found: dict[tuple[int, int, int], float] = {}
     for parameters, ranks in _CASES:
         for stage in STAGES:
@@ -57,7 +57,7 @@ def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> No
 
 
 def _close(one: float, other: float) -> bool:
-    # Within a byte: whoever rounds is right, too.
+    # Within a byte: rounding is right, too.
     return math.isclose(one, other, rel_tol=1e-9, abs_tol=min(2.0, abs(other) / 1e3))
 
 

@@ -1,6 +1,6 @@
-"""A sharded step is judged by weights and state after two steps, and by the bytes of each.
+"""The judge of lesson 10b's exercise on an optimizer with sharded state.
 
-The judge behind the check of lesson 10b about an optimizer whose state is spread over the ranks.
+The learner's step is judged by weights and state after two steps, and by the bytes that each sends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from course_lib.teaching.judges.collective_calls import need_group
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 PARTS = (4, 3)  # numbers in each rank's part, in one trial and another
-STEPS = 2  # in the second one the velocity counts
+STEPS = 2  # only the second depends on the velocity
 RATE, MOMENTUM = 0.1, 0.9
 _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
 # Each rank gets all ranks' gradients of its part and adds them up: as many bytes.
@@ -61,7 +61,7 @@ def try_sharded_step(sharded_step, part: int, group: dist.ProcessGroup) -> dict[
 
 
 def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
-    """Raise WrongAnswer unless all ranks hold the serial weights, for an all-reduce's bytes."""
+    """Raise WrongAnswer unless all ranks get the serial weights for the bytes of one all-reduce."""
     judge_findings(everyone)
     members = everyone[:p]
     weights, velocity = serial_steps(p, part * p)

@@ -1,7 +1,7 @@
-"""A row-parallel layer is judged by its output, and by what it sent for it.
+"""The judge of lesson 10b's exercise on a layer that is cut by rows.
 
-The judge behind the check of lesson 10b about the layer that is cut along its inputs. All numbers
-are whole, so that sums are exact in any order.
+The layer is judged by its output and by what it sends. All numbers are whole, so that sums are
+exact in any order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def try_row_linear(row_linear, group: dist.ProcessGroup) -> dict[str, Any]:
     overwritten = isinstance(result, torch.Tensor) and not torch.equal(result, kept)
     changed = any(not torch.equal(*pair) for pair in zip(before, (*own, bias), strict=True))
     with recorded(group) as in_single:
-        if not overwritten:  # else its one tensor may have another dtype
+        if not overwritten:  # otherwise the reused tensor may have another dtype
             row_linear(own[0].float(), own[1].float(), bias.float(), group)
     return {
         "calls": calls,
@@ -57,7 +57,7 @@ def try_row_linear(row_linear, group: dist.ProcessGroup) -> dict[str, Any]:
 
 
 def judge_row_linear(everyone: Findings, p: int) -> None:
-    """Raise WrongAnswer unless all ranks have the whole output, by one all-reduce of it."""
+    """Raise WrongAnswer unless all ranks have the whole output after one all-reduce of its size."""
     judge_findings(everyone)
     inputs, weight, bias = layer_of(p)
     whole = inputs @ weight.T + bias
