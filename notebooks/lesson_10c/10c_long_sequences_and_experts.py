@@ -128,7 +128,7 @@ compare(prediction, together)
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`, which contain $m$, $\ell$ and $w$. The first two have the shape (..., queries). The third has the shape (..., queries, d), because each value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A query may not be allowed to see any key of one part, or of either; for this query the part's $m$ is minus infinity, and its $\ell$ and $w$ are 0. (Remember that $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`, which contain $m$, $\ell$ and $w$. The first two have the shape (..., queries). The third has the shape (..., queries, d), because each value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. If a query sees no key of a part, that part's $m$ for this query is minus infinity, and its $\ell$ and $w$ are 0; this can happen in both parts. (Remember that $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"
@@ -213,7 +213,7 @@ def ring_forward(q, k, v):
 # %% [markdown]
 # (A real implementation hides the messages: it starts them before it computes with the keys that it already has. Here it computes first and sends afterwards, which keeps the code readable.)
 #
-# **Predict.** There are 4 ranks, 2 sequences of 64 tokens, and 4 heads of $d = 16$ numbers of 8 bytes. How many bytes does each rank send in forward?
+# **Predict.** There are 4 ranks, 2 sequences of 64 tokens, and 4 heads with $d = 16$; each number has 8 bytes. How many bytes does each rank send in forward?
 
 # %%
 prediction = None
@@ -314,7 +314,7 @@ assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 #
 # ## 4. A causal mask, and which rank does the work
 #
-# In a language model a token sees only itself and the tokens before it. A mask that hides all later tokens is called *causal*. A rank can skip keys that none of its queries may see, which saves half of the work. But do all ranks save equally much?
+# In a language model a token sees only itself and the tokens before it. A mask that hides all later tokens is called *causal*. A rank can skip keys that none of its queries may see, which saves half of the work. But does every rank save the same amount?
 #
 # Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys. Pairs with nothing visible are skipped, and a pair on the diagonal counts as a whole one. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
@@ -448,7 +448,7 @@ causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
-# For backward in this order we use the function from section 3, which sets the probabilities of hidden keys to zero. The next cell checks its gradients on the short sequence:
+# For backward in this order we use the function from section 3, which sets the probabilities of hidden keys to zero. The next cell checks the gradients on the short sequence:
 
 # %%
 # %%px
@@ -545,9 +545,9 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice as many here, and $p/2$ times as many on $p$ ranks. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And with Ulysses a causal mask unbalances nothing, because every rank has all tokens.
+# Twice as many here, and $p/2$ times as many on $p$ ranks. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And with Ulysses a causal mask does not unbalance the work, because every rank has all tokens.
 #
-# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output. Each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring. In return, the weights are cut as well.
+# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output. Each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring, but this method cuts the weights as well.
 
 # %%
 # %%px
@@ -597,7 +597,7 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring sends less, but only just: with few heads of keys and values, Ulysses also sends less, in two of its four exchanges. If each query head had its own keys and values, Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just: few heads of keys and values save bytes in Ulysses too, in two of its four exchanges. If each query head had its own keys and values, Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
@@ -612,7 +612,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does all this work on CPUs? Try it, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it work on CPUs? Try it, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -765,7 +765,7 @@ def mixture(layer, x, group):
 
 
 # %% [markdown]
-# **Predict.** Every rank has 32 tokens. Count the rows that a rank hands over: copies of its tokens at dispatch, outputs of its experts at combine. When do all ranks hand over the same number of rows? **A**: both; **B**: dispatch only; **C**: combine only.
+# **Predict.** Every rank has 32 tokens. Count the rows that a rank hands over: copies of its tokens at dispatch, outputs of its experts at combine. In which of the two do all ranks hand over the same number of rows? **A**: both; **B**: dispatch only; **C**: combine only.
 
 # %%
 prediction = None
@@ -833,7 +833,7 @@ close(router_gradient, serial.router.weight.grad)
 #
 # ## 8. Whose gradient is it?
 #
-# On more ranks there are several copies of each expert. On a 2 x 2 mesh, ranks 0 and 1 form a team: each holds half of the experts, and they exchange tokens. Ranks 2 and 3 form another team with the same weights. All four ranks hold everything except the experts. Every rank has its own samples, and its loss is the *mean* over these. Training has to produce the same weights as one process with all samples.
+# With more ranks there can be several copies of each expert. On a 2 x 2 mesh, ranks 0 and 1 form a team: each holds half of the experts, and they exchange tokens. Ranks 2 and 3 form another team with the same weights. All four ranks hold everything except the experts. Every rank has its own samples, and its loss is the *mean* over these. Training has to produce the same weights as one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -1148,7 +1148,7 @@ print(f"an expert:                        summed over {replicas_of_an_expert} ra
 print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
 
 # %% [markdown]
-# All sums are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute how long the tokens travel in forward, for one block with experts and 4,096 tokens on each rank. Dispatch sends 1 byte per number, combine 2 (*published*). The 8 experts of a token are in at most 4 machines. The token crosses the network once for each machine, at 50 GB/s; NVLink then copies it to the experts in that machine.
+# All sums are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute how long the tokens of one block with experts spend on the network in forward, with 4,096 tokens on each rank. Dispatch sends 1 byte per number, combine 2 (*published*). The 8 experts of a token are on at most 4 machines. The token crosses the network once for each machine, at 50 GB/s; NVLink then copies it to the experts in that machine.
 #
 # **Predict.** If every token goes to 4 other machines, how many milliseconds do the dispatch and combine of one block spend on the network?
 
