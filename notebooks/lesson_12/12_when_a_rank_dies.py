@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 12 When a rank dies
 #
-# **The one idea.** In synchronous training every living replica is a complete copy of the training state, so a death costs one replica and not the run. A checkpoint is for the day when too many replicas die: it must contain everything that the next step depends on, and the file must be whole.
+# **The one idea.** In synchronous training every living replica is a complete copy of the training state, so a death costs one replica and not the run. A checkpoint is for the day when too many replicas die: it must contain everything that the next step depends on, and the file must be complete.
 #
 # **You will be able to**
 # - notice the death of a rank, shrink to the survivors, continue from the same weights, and measure what the death has changed;
@@ -56,7 +56,7 @@ lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
 compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7 % of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but among sixteen thousand something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
+# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7 % of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -64,7 +64,7 @@ for ranks in (4, 1_000, 10_000, 100_000):
     print(f"{ranks:7,} ranks: {hours:9.1f} hours")
 
 # %% [markdown]
-# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and on $10^5$ ranks there is one every half hour. That is too often for a person to sit there and press *restart*.
+# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and on $10^5$ ranks there is one every half hour. Pressing *restart* by hand is then no longer an option.
 #
 # ## 2. A training to break
 #
@@ -156,7 +156,7 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the cells keep the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
+# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -256,7 +256,7 @@ assert 0 < far < 1e-10
 #
 # Keeping the global batch needs memory for larger shares, or gradient accumulation. The shares also have to be equally large, or be weighted (lesson 04).
 #
-# **Predict.** Suppose we had kept 24 samples per rank. If four ranks trained with a learning rate of 0.1, with what rate should three ranks continue? And how many steps does an epoch of 1,437 samples then have, if the remainder is dropped? Write `[rate, steps]`.
+# **Predict.** Suppose we had kept 24 samples per rank. If four ranks trained with a learning rate of 0.1, at what rate should three ranks continue? And how many steps does an epoch of 1,437 samples then have, if the remainder is dropped? Write `[rate, steps]`.
 
 # %%
 prediction = None
@@ -951,7 +951,7 @@ saving_interval(simulated, formula, best)
 #
 # ## 9. By comparison: `torchrun`
 #
-# `torchrun` starts one process per GPU, and an *agent* on each machine supervises these processes. If one dies, the agent ends *all* of them. With `--max-restarts` it then starts all of them again, up to that many times; the default is 0, so by default `torchrun` does not start them again. Nothing in their memory survives; the program has to find its checkpoint, as `scripts/elastic.py` does. With `--die-at 12`, the last rank of this program kills itself in step 12, once. The program saves every 5 steps.
+# `torchrun` starts one process per GPU, and an *agent* on each machine supervises these processes. If one dies, the agent ends *all* of them. With `--max-restarts N` it then starts all of them again, up to N times; the default is 0. Nothing in the processes' memory survives; the program has to find its checkpoint, as `scripts/elastic.py` does. With `--die-at 12`, the last rank of this program kills itself in step 12, once. The program saves every 5 steps.
 #
 # **Predict.** At which step will the restarted ranks begin?
 
@@ -1220,7 +1220,7 @@ cluster.where()
 #
 # ### Exercise 6: one ruler for all
 #
-# Write `standardise`, which standardises the ranks' rows as one process would that has all of them: over the rows of all ranks, each column then has mean 0 and standard deviation 1. (For the variance, divide the sum of squares by one less than the number of all rows, as above.) A rank may have one row, or none, and must still take part.
+# Write `standardise`, which standardises the ranks' rows as a single process with all the rows would: over the rows of all ranks, each column then has mean 0 and standard deviation 1. (For the variance, divide the sum of squares by one less than the number of all rows, as above.) A rank may have one row, or none, and must still take part.
 
 
 # %% tags=["exercise"] exercise="12.standardise"
@@ -1248,7 +1248,7 @@ check("12.standardise")
 # | $T_\text{fail} = T_\text{life}/R$ | the job fails $R$ times as often as one of its $R$ ranks |
 # | detection | the launcher notices the death; survivors get `RankFailedError` at once |
 # | `cluster.shrink()`, `mpi.shrink()` | a new world made of the survivors; variables stay; ranks get new numbers |
-# | going on | all take step, weights *and* momentum from the rank that is furthest on; new DDP; batch shared out again |
+# | going on | all ranks take the step number, weights *and* momentum from the rank that is furthest on; new DDP; batch shared out again |
 # | R - 1 ranks | same global batch, same rate; or a smaller batch, rate times (R - 1)/R |
 # | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |
 # | writing it | to a file beside the old one; flush, `fsync`, rename |
