@@ -138,7 +138,7 @@ on_rank_0 = cluster.view.client[0]
 compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 
 # %% [markdown]
-# (The speed of all four ranks is their work divided by the time from their common start until the last rank is done. Adding up the ranks' own speeds would be wrong, because not all ranks work during the same time.)
+# (The speed of all four ranks is their work divided by the time from their common start until the last rank is done. Adding up the ranks' own speeds would be wrong, because the ranks do not always work at the same time.)
 #
 # More ranks do not make more cores. With four ranks on c cores of one machine, expect a factor of 4 or c, whichever is smaller. (With several machines, add up their factors.) Then subtract a little, because the cores slow each other down: heat lowers the clock rate, and caches are shared. Only the cores that you may use count. `os.cpu_count()` gives the number of cores in the machine; `os.sched_getaffinity(0)` gives the cores that this process may use, for example those that a batch system assigned to it. (A container may also get less CPU time than its number of cores suggests. Neither call shows this, but the measurement does.)
 #
@@ -207,7 +207,7 @@ assert share < 0.2
 #
 # Plotted against I on logarithmic axes, this bound looks like a roof with a slope and a flat part, hence the name *roofline* [1]. The two parts meet at $I = \pi\beta$, the *ridge*: layers to the left of it are limited by memory, those to the right by arithmetic.
 #
-# PyTorch counts the operations: `FlopCounterMode` intercepts all calls and knows the formulas for matrix products and convolutions. We count the bytes ourselves: the input and the parameters are read once, and the output is written once. No layer can move fewer bytes.
+# PyTorch counts the operations: `FlopCounterMode` intercepts all calls and knows the formulas for matrix products and convolutions. We count the bytes ourselves: the input and the parameters are read once, and the output is written once. A layer cannot move fewer bytes than that.
 
 
 # %%
@@ -330,7 +330,7 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check a counter once on paper. This one does not count ReLU, norms and pooling either; for those we assume one operation per number in the output.
+# So check a counter once on paper. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
 #
 # **Predict.** Which of these performs the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, from 784 inputs to 512 outputs; **C**: the MLP's last linear layer, from 512 inputs to 10 outputs.
 
@@ -467,7 +467,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. At the end of a product its threads wait for each other. A thread that arrives early checks again and again (*spinning*) whether the others are done, on a core that a late thread needs. The waiting threads thus take cores away from the very threads that they are waiting for.
 #
-# The largest number of threads is often not the slowest. PyTorch's threads come from an OpenMP library. With GCC's library, a waiting thread checks some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than there are cores, so all threads spin. With 4 or 8 threads, each process has more threads than there are cores, so its threads soon sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
+# The slowest run is often not the one with the most threads. PyTorch's threads come from an OpenMP library. With GCC's library, a waiting thread checks some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than there are cores, so all threads spin. With 4 or 8 threads, each process has more threads than there are cores, so its threads soon go to sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
 #
 # **Fix**: use (cores that you may use) / (ranks on this machine) threads per rank, but at least 1; DataLoader workers need cores too. Set the number with `OMP_NUM_THREADS` before the program starts. This course sets it to 1. So does `torchrun` if it starts more than one process on a machine and the variable is not set; a single process uses all cores. `mpiexec` and `srun` set nothing. If a run on a new machine is extremely slow, print `torch.get_num_threads()` first.
 #
@@ -557,7 +557,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # - When everything is warm, the bytes themselves cost next to nothing. The time goes into opening each of the 500 files, asking for its size and closing it: some 5 to 10 µs per file. Python's `tarfile` parses a header for every sample, which can take longer than reading separate files. The fastest format is one in which the position of a sample can be calculated, such as an array.
 # - Cold reading is very different. Each file needs its own request to the disk, which takes some 0.1 ms (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another cache, on the host of a virtual machine or on a file server, which was not asked to forget anything. The accurate wording is "not in this system's page cache".
 # - Checking can disturb the measurement: if you read a cold file to see how long it takes, the file is warm afterwards. `mincore` reads nothing.
-# - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). If they are in archives of 1,000 images, opening takes 0.64 s, and the bytes come in long pieces, which suits disks and networks.
+# - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). With archives of 1,000 images, opening them takes 0.64 s, and the bytes come in long pieces, which suits disks and networks.
 #
 # | one packed file | finds sample i by | good for |
 # |---|---|---|
@@ -839,7 +839,7 @@ print(f"all operators of rank 0 together: {ratio:.1f} times as long")
 compare(prediction, "A" if ratio < 1.2 else "B")
 
 # %% [markdown]
-# With a core for each rank the answer is A, with fewer cores it is B; the stored run had two cores for the four ranks. The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computation costs, and all ranks together to learn which rank waits for which.
+# With a core for each rank the answer is A; with fewer cores it is B. (The stored run had two cores for the four ranks.) The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computation costs, and all ranks together to learn which rank waits for which.
 #
 # Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times tells how far apart the two clocks are. `moved_to` uses it to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
 
@@ -1036,7 +1036,7 @@ check("11.culprit")
 # %% [markdown]
 # Stuck? `hint("11.culprit")`, `solution("11.culprit")`.
 #
-# Now use your function, or look at the numbers yourself. `cluster.view["planted_profile"]` has a profile for each rank, whose attribute `.spans` is the list of its spans. The cell after your prediction passes these lists to your function, or to the worked solution if yours is missing or not right yet.
+# Now use your function, or look at the numbers yourself. `cluster.view["planted_profile"]` contains a profile of each rank; a profile's `.spans` is the list of that rank's spans. The cell after your prediction passes these lists to your function, or to the worked solution if yours is missing or not right yet.
 #
 # **Predict.** Which rank do the others wait for, and in which operator does it spend its time? Write a pair such as `(0, "aten::mm")`.
 
