@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 10c Long sequences and experts
 #
-# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. This lets you cut a long sequence by tokens: queries stay on their rank, while keys and values travel. Everywhere else each token is processed alone, so the tokens can travel too. In a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
+# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. This lets you split a long sequence across ranks: queries stay on their rank, while keys and values travel. Everywhere else each token is processed on its own, so the tokens themselves can travel: in a mixture of experts the weights stay, and each token goes to the ranks that hold the weights it needs.
 #
 # **You will be able to**
 # - say what grows with the length of a sequence, and how much a rank must hold for a million tokens;
-# - merge partial softmaxes exactly, and build ring attention from them, forward and backward;
+# - merge partial softmaxes exactly, and build ring attention on this, forward and backward;
 # - balance the work between ranks under a causal mask;
 # - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by the bytes that they send;
-# - send tokens to experts and back, count imbalance and dropped tokens, and average each gradient over the right ranks.
+# - send tokens to experts and back, measure imbalance, count dropped tokens, and average each gradient over the right ranks.
 #
 # **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all from lesson 02.
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes for reading it and solving its five exercises; the end of section 6 is a good place for a break.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -64,13 +64,13 @@ def close(one, other):
 
 
 # %% [markdown]
-# All numbers are in float64, as in lesson 10b, so a tolerance of $10^{-12}$ separates rounding from mistakes.
+# All numbers are float64, as in lesson 10b, so a tolerance of $10^{-12}$ separates rounding errors from mistakes.
 #
 # ## 1. What grows with the sequence
 #
-# A sequence has $s$ tokens, and a block of the transformer represents each by $h$ numbers. Most of what the block keeps for backward grows like $s \cdot h$: about $34 \cdot s \cdot h$ bytes in 16 bits (lesson 10b, section 9). The *scores* of attention grow faster. They say how well each query matches each key, so every head has an $s \times s$ matrix of them.
+# A transformer block represents each of a sequence's $s$ tokens by $h$ numbers. Most of what the block keeps for backward is proportional to $s \cdot h$: about $34 \cdot s \cdot h$ bytes with 16-bit numbers (lesson 10b, section 9). Attention's *scores* grow faster. A score says how well one query matches one key, so every head has an $s \times s$ matrix of scores.
 #
-# **Predict.** Each number has 2 bytes. How many terabytes ($10^{12}$ bytes) do the scores of one head in one block take for a million tokens ($2^{20}$)?
+# **Predict.** At 2 bytes per number, how many terabytes ($10^{12}$ bytes) do the scores of one head in one block take for a million tokens ($2^{20}$)?
 
 # %%
 prediction = None
@@ -80,9 +80,9 @@ million = 2**20
 compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the formula")
 
 # %% [markdown]
-# And that is only one of 64 heads, in one of 80 blocks. So at any length that matters, the scores are never stored: *FlashAttention* [1] computes them tile by tile in the GPU's fast memory, discards them, and computes them again in backward. (Where it can, `F.scaled_dot_product_attention` does this.) Section 2 shows how this is possible even though a softmax needs all the scores.
+# And that is only one of 64 heads, in one of 80 blocks. For long sequences the scores are therefore never stored: *FlashAttention* [1] computes them tile by tile in the GPU's fast memory, discards them, and computes them again in backward. (`F.scaled_dot_product_attention` does this where it can.) A softmax needs all the scores, but it does not need them all at once; section 2 shows why.
 #
-# The next cell computes what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, with numbers in 16 bits. It counts the operations of forward only. The weights take 2 operations for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
+# The next cell computes what remains for the 70-billion-parameter model of lesson 10b, which has 80 blocks of width 8,192, with 16-bit numbers. It counts the operations of forward only. The weights need 2 operations per parameter and token. Attention needs $4h$ operations for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -96,9 +96,9 @@ assert weights < attention
 assert 107_000 < parameters / (width * blocks) < 108_000
 
 # %% [markdown]
-# At 8,192 tokens attention is a small part of the work, and checkpointing (lesson 10) solves the memory problem. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks, each still needs 172 GB. You have to cut the sequence itself, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks is 21 GB each. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
+# At 8,192 tokens attention is a small part of the work, and checkpointing (lesson 10) solves the memory problem. At a million tokens the blocks' inputs alone take 1.37 TB for one sequence. Data parallelism cannot help, because it gives each rank whole sequences. Tensor and sequence parallelism inside a machine are not enough either: on 8 ranks, each still needs 172 GB. You have to split the sequence itself across so many ranks that each holds only some ten thousand tokens: on 64 ranks, 1.37 TB is 21 GB each. This is called *context parallelism*. Norms and MLPs need no change, because they process one token at a time. Only attention has to be rewritten.
 #
-# The operations of the last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how the ranks share it.
+# The last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. In longer sequences attention is most of the work, so the speed depends on how the ranks share it.
 
 # %% [markdown]
 # ## 2. Softmax in parts
@@ -120,15 +120,15 @@ together = float(torch.softmax(scores, 0) @ values)
 compare(prediction, together)
 
 # %% [markdown]
-# You cannot average outputs, but you can add up numerators and denominators. There is one obstacle: $e^{x}$ overflows, in float32 as early as $x = 89$. Softmax therefore subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part of the keys has its own largest score, so it has to supply three things:
+# You cannot average outputs, but you can add up numerators and denominators. There is one obstacle: $e^{x}$ overflows, in float32 as early as $x = 89$. Softmax therefore subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part of the keys has its own largest score, so each part supplies three quantities:
 #
 # $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
 #
-# Once two parts refer to the same $m$, they can be merged exactly [2].
+# As soon as two parts refer to the same $m$, they can be merged exactly [2].
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where each value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. In one part, or in both, there may be no key that a query is allowed to see; then that part's $m$ is minus infinity, and its $\ell$ and $w$ are 0. (Remember that $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`, which contain $m$, $\ell$ and $w$. The first two have the shape (..., queries). The third has the shape (..., queries, d), because each value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. If a query sees no key of a part, that part's $m$ for this query is minus infinity, and its $\ell$ and $w$ are 0; this can happen in both parts. (Remember that $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"
@@ -153,7 +153,7 @@ check("10c.merge")
 # %% [markdown]
 # Stuck? `hint("10c.merge")`, `solution("10c.merge")`.
 #
-# The next cell computes such a part from queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their dot product divided by $\sqrt{d}$. `visible` says which query may see which key. The cell after it cuts the keys into three uneven parts, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for backward, in section 3.)
+# The next cell computes one such part from queries $Q$, keys $K$ and values $V$, each of the shape (sequences, heads, tokens, d). The score of a query and a key is their dot product divided by $\sqrt{d}$. `visible` says which query may see which key. The cell after that splits the keys into three parts of different lengths, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for backward, in section 3.)
 
 # %%
 # %%px
@@ -183,7 +183,7 @@ close(weighted / total[..., None], F.scaled_dot_product_attention(Q, K, V))
 # %% [markdown]
 # ## 3. Ring attention
 #
-# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with the keys and values that it holds at the moment, and merges the result with those of the earlier steps. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
+# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with the keys and values that it currently holds, and merges the result with those of the earlier steps. Between two steps it passes the keys and values on to its right neighbour. This is *ring attention* [3].
 
 # %%
 ring_of_keys()
@@ -211,9 +211,9 @@ def ring_forward(q, k, v):
 
 
 # %% [markdown]
-# (To hide the messages, a real implementation starts them before it computes with the keys that it already has. Here the two are separate to keep the code readable.)
+# (A real implementation hides the messages: it starts them before it computes with the keys that it already has. Here it computes first and sends afterwards, which keeps the code readable.)
 #
-# **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes per number, and 4 ranks. How many bytes does each rank send in forward?
+# **Predict.** There are 4 ranks, 2 sequences of 64 tokens, and 4 heads with $d = 16$; each number has 8 bytes. How many bytes does each rank send in forward?
 
 # %%
 prediction = None
@@ -231,7 +231,7 @@ sent_forward = forward.sent.bytes
 compare(prediction, cluster.view["sent_forward"][0])
 
 # %% [markdown]
-# Each rank passes on keys and values of $s/p$ tokens $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, although no rank had to hold it all.
+# Each rank passes on the keys and values of $s/p$ tokens $p - 1$ times. For each sequence that makes $2 (p-1) \cdot \frac{s}{p} h$ numbers, where $h$ is the number of heads times $d$. The output equals that of PyTorch's attention over the whole sequence, although no rank ever held all the keys at once.
 
 # %%
 # %%px
@@ -242,13 +242,13 @@ assert forward.sent.messages == 2 * (world_size - 1)
 # %% [markdown]
 # ### Backward
 #
-# Autograd does not see messages, so we write backward by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$. With that number it can recompute the probabilities $P = e^{x - m - \ln \ell}$ for any keys (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. For each part of the keys, the chain rule gives
+# Autograd does not see messages, so we write backward by hand. Each rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$. With that number it can recompute the probabilities $P = e^{x - m - \ln \ell}$ for any keys (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. For each part of the keys, the chain rule gives
 #
 # $$ \nabla V = P^\top g, \qquad S = P \circ (g V^\top - \textstyle\sum_d g \circ y), \qquad \nabla Q \mathrel{+}= S K / \sqrt{d}, \qquad \nabla K = S^\top Q / \sqrt{d} $$
 #
-# where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through, and every rank adds its term to them.
+# where $\circ$ multiplies element by element, and the sum runs over the $d$ numbers of a query's output. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through, and every rank adds its own term to these gradients.
 #
-# **Predict.** On 4 ranks, how many times as many bytes does backward send as forward? (On which rank does each $\nabla K$ and $\nabla V$ have to end up?)
+# **Predict.** On 4 ranks, how many times as many bytes does backward send as forward? (On which rank must each $\nabla K$ and $\nabla V$ end up?)
 
 # %%
 prediction = None
@@ -303,20 +303,20 @@ ratio = backward.sent.bytes / forward.sent.bytes
 compare(prediction, cluster.view["ratio"][0], within=0.01)
 
 # %% [markdown]
-# Keys and values are again passed on $p - 1$ times. Their gradients take $p$ steps, because they have to come home. That makes $4p - 2$ slices instead of $2p - 2$, here 14 instead of 6. All gradients equal those of one process.
+# Keys and values are again passed on $p - 1$ times. Their gradients are passed on $p$ times, because they must return to the rank that the keys and values came from. That makes $4p - 2$ slices instead of $2p - 2$, here 14 instead of 6. All gradients equal those computed by one process.
 
 # %%
 # %%px
 assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 
 # %% [markdown]
-# Can the messages be hidden? In one step of forward, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer than the messages as soon as $n$ exceeds 8,000 tokens. If each rank has enough tokens, a ring therefore costs no time, however many ranks there are.
+# Can the messages be hidden? In one step of forward, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and performs $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), computation takes longer than the messages as soon as $n$ exceeds 8,000 tokens. If each rank has enough tokens, the ring's messages therefore cost no time, however many ranks there are.
 #
 # ## 4. A causal mask, and which rank does the work
 #
-# In a language model a token sees only itself and the tokens before it. The mask that hides the others is called *causal*. A rank can skip keys that none of its queries may see, which saves half of all the work. But which ranks save it?
+# In a language model a token sees only itself and the tokens before it. A mask that hides all later tokens is called *causal*. A rank can skip keys that none of its queries may see, which saves half of the work. But does every rank save the same amount?
 #
-# Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys. Pairs with nothing visible are skipped, and pairs on the diagonal count as whole ones. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
+# Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys. Pairs with nothing visible are skipped, and a pair on the diagonal counts as a whole one. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
 # **Predict.** How many pairs does rank 3, the last of four, compute?
 
@@ -362,7 +362,7 @@ def causal_ring(q, k, v, order):
 
 
 # %% [markdown]
-# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the seconds of CPU time that a rank's own computing takes, even if other processes use the cores.
+# The sequence is now longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts only the CPU seconds of the rank's own thread, even if other processes share the cores.
 
 # %%
 # %%px
@@ -391,7 +391,7 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs of its own and four with each rank before it, five times as many as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, of which rank 0 computes only 3. With equal shares of the 36 pairs it would take the time of 9.
+# Rank 3 computes three pairs with its own keys and four with the keys of each of the other ranks, five times as many pairs as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank needs. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, although rank 0 computes only 3. If the 36 pairs were shared equally, it would take the time of 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
@@ -399,9 +399,9 @@ assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
 # %% [markdown]
 # ### Your turn: an order that balances the work
 #
-# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $s$ need not be a multiple of $2p$. Which two chunks must go together if all ranks are to compute equally many pairs? (It does not matter which rank gets which two.)
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ contains the positions from $j \cdot s / 2p$ (inclusive) to $(j + 1) \cdot s / 2p$ (exclusive), both rounded down; $s$ need not be a multiple of $2p$. Which two chunks must go together if all ranks are to compute the same number of pairs? (It does not matter which rank gets which two.)
 #
-# Write `balanced_order(tokens, ranks)`, which returns one list for each rank, with that rank's positions in ascending order. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
+# Write `balanced_order(tokens, ranks)`, which returns one list for each rank, with that rank's positions in ascending order. Find the rule on paper first, for 4 ranks and chunks 0 to 7.
 
 
 # %% tags=["exercise"] exercise="10c.balanced_order"
@@ -441,14 +441,14 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, marked with the rank that computes it: rows are queries, columns keys. The bars show how many pairs each rank computes. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every single step is balanced, not just the sum. The outputs are the same in every order; only the positions (in the mask here, in position embeddings in a model) have to follow the tokens.
+# Each square is a pair of chunks, marked with the rank that computes it: rows are queries, columns keys. The bars show how many pairs each rank computes. The balanced order is called *zigzag*, because it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every single step is balanced, not just the total. The outputs do not depend on the order, as long as each token keeps its position: here in the mask, in a real model also in the position embeddings.
 
 # %%
 # %%px
 assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
-# For backward in this order we use the function from section 3, which sets the probabilities of hidden keys to zero. The next cell proves with the short sequence that this is right:
+# For backward in this order we use the function from section 3, which sets the probabilities of hidden keys to zero. The next cell checks the gradients on the short sequence:
 
 # %%
 # %%px
@@ -471,7 +471,7 @@ for one, everyones in zip(gradients, serial, strict=True):
 # %% [markdown]
 # ## 5. Ulysses: heads instead of tokens
 #
-# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges data before and after attention: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same in reverse.
+# There is another way for each query to meet all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges data before and after attention: one all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another reverses this for the output. Backward does the same in the opposite order.
 
 
 # %%
@@ -517,7 +517,7 @@ class ToTokens(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged. Each is as large as a slice, and a $p$-th of each stays on its rank. On 4 ranks, how many times as many bytes does the *ring* send in forward?
+# **Predict.** In forward, Ulysses exchanges $q$, $k$, $v$ and the output. Each of these is one slice, of which $1/p$ stays on its rank. On 4 ranks, how many times as many bytes does the *ring* send in forward?
 
 # %%
 prediction = None
@@ -545,9 +545,9 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice as many, and in general $p/2$ times as many. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
+# Twice as many here, and $p/2$ times as many on $p$ ranks. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And with Ulysses a causal mask does not unbalance the work, because every rank has all tokens.
 #
-# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, the same as the ring. In return, it cuts the weights as well.
+# The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output. Each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring, but this method cuts the weights as well.
 
 # %%
 # %%px
@@ -555,11 +555,11 @@ assert handed_over == (4, 4 * slice_bytes)
 assert ulysses_backward.collectives["all_to_all_single"] == handed_over
 
 # %% [markdown]
-# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And in many models several heads of queries share keys and values: Llama 3 70B from lesson 10b has 64 heads of queries, but only 8 of keys and values. Then only an eighth of the bytes goes round the ring.
+# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And in many models several query heads share one head of keys and values: Llama 3 70B from lesson 10b has 64 query heads, but only 8 heads of keys and values. Only an eighth of the bytes then goes round the ring.
 #
 # ### Your turn: predict the bytes
 #
-# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`, which returns the number of bytes that one rank sends in forward for one sequence, at 2 bytes per number. `way` is either `"ring"` or `"ulysses"`. `heads` is the number of heads of the queries, and of the output too; `kv_heads` is that of the keys and of the values. Numbers that stay on their own rank are not sent. All divisions come out even: `ranks` divides `tokens` and, for Ulysses, both numbers of heads.
+# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`, which returns the number of bytes that one rank sends in forward for one sequence, at 2 bytes per number. `way` is either `"ring"` or `"ulysses"`. The queries and the output have `heads` heads; the keys and the values have `kv_heads`. Do not count what stays on its own rank. All divisions are exact: `ranks` divides `tokens` and, for Ulysses, both numbers of heads.
 
 
 # %% tags=["exercise"] exercise="10c.attention_bytes"
@@ -597,22 +597,22 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring sends less, but only just: having few heads of keys and values saves Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head, Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just: few heads of keys and values save bytes in Ulysses too, in two of its four exchanges. If each query head had its own keys and values, Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
-# | bytes sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of keys, values | $\frac{p-1}{p} \frac{s}{p}$ · all four widths |
-# | messages | to neighbours only; computing can hide them | from every rank to every other; attention waits for them |
-# | most ranks | any number | as many as heads (of keys and values, unless they are copied) |
-# | causal mask | zigzag order | nothing to do |
-# | attention itself | has to be written in parts | any implementation |
-# | choose it with | many ranks, several machines, few heads of keys | up to 8 or 16 ranks, inside a machine |
+# | numbers sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of the keys | $\frac{p-1}{p} \frac{s}{p}$ · sum of all four widths |
+# | messages | to neighbours only; computation can hide them | from every rank to every other; attention waits for them |
+# | number of ranks | unlimited | at most the number of heads (of keys and values, unless they are copied) |
+# | causal mask | needs the zigzag order | needs nothing |
+# | attention itself | must be computed in parts | any implementation |
+# | choose it for | many ranks, several machines, few heads of keys and values | up to 8 or 16 ranks, inside a machine |
 #
-# You can also combine them: Ulysses inside each machine, a ring between machines. Llama 3 uses a third method: it all-gathers keys and values, on 16 ranks for 131,072 tokens. With 8 heads of keys and values these are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
+# You can also combine them: Ulysses inside each machine, a ring between machines. Llama 3 uses a third method: for 131,072 tokens, it all-gathers keys and values on 16 ranks. Keys and values of only 8 heads are small, so the all-gather takes less time than attention itself, whose work grows like $s^2$ (*published* [4]).
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it run on CPUs? Try it, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it work on CPUs? Try it, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -633,21 +633,21 @@ if rank == 0:
     print(outcome)
 
 # %% [markdown]
-# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. CPUs have a different one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor splits attention into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
+# It does not (*measured here*, PyTorch 2.13). The ring is implemented for three attention kernels on GPUs: flash, memory-efficient and cuDNN's. CPUs use a different kernel, for which DTensor has no rule. Without a mask the call does run, and its output is right, but there is no ring: DTensor splits attention into matrix products and all-gathers all keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to prepare it). On GPUs the code would be the same, with `cuda` instead of `cpu` and 16-bit numbers; it has not been run on GPUs for this lesson.
 #
-# This is a good place to stop halfway. If you come back to a new kernel, run the first three code cells and continue here.
+# This is a good place for a break. If you come back to a new kernel, run the first three code cells and continue here.
 #
 # ## 7. Experts
 #
-# We have cut attention; now we turn to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. The number of parameters therefore grows with $E$, but the work for each token only with $k$.
+# So far we have split attention; now we turn to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of the experts' outputs, weighted by a softmax of the $k$ numbers [6]. The number of parameters therefore grows with $E$, but the work for each token only with $k$.
 #
-# The experts are spread over the ranks, which is called *expert parallelism*. Each rank has its own tokens, as in data parallelism, and now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts; *combine* sends the outputs back.
+# The experts are spread over the ranks, which is called *expert parallelism*. Each rank has its own tokens, as in data parallelism, but now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts; *combine* sends the outputs back.
 
 # %%
 tokens_to_experts()
 
 # %% [markdown]
-# Here are the layer and the *dense* computation, which every other version has to equal: one process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
+# The next two cells define the layer and the *dense* computation, whose results every other version must reproduce: one process runs all experts on all tokens, and then picks each token's $k$ outputs.
 
 
 # %%
@@ -685,9 +685,9 @@ def dense(layer, x):
 # %% [markdown]
 # ### Your turn: what goes where
 #
-# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; you tell it how many go to each. First, however, you have to put the copies in order. Expert e lives on rank e // (E / p).
+# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; you tell it how many rows go to each rank. First, however, you have to sort the copies by expert. Expert e lives on rank e // (E / p).
 #
-# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors. `order` has the places of the copies in `chosen`, sorted by expert, so that `chosen[order]` ascends. `counts`, with the shape (ranks, experts // ranks), says how many copies go to each expert of each rank, including the zeros.
+# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor of the shape (copies,), which contains the expert of each copy. It may be empty. Return two int64 tensors. `order` contains the indices of the copies in `chosen`, sorted by expert, so that `chosen[order]` is ascending. `counts`, of the shape (ranks, experts // ranks), says how many copies go to each expert on each rank, zeros included.
 
 
 # %% tags=["exercise"] exercise="10c.dispatch"
@@ -707,7 +707,7 @@ check("10c.dispatch")
 # %% [markdown]
 # Stuck? `hint("10c.dispatch")`, `solution("10c.dispatch")`.
 #
-# The same function sends rows there and back. Its backward sends the gradients in the opposite direction, with the counts swapped.
+# The same function sends rows to the experts and back. Its backward sends the gradients in the opposite direction, with the counts swapped.
 
 
 # %%
@@ -733,7 +733,7 @@ def put(rows, places):
 
 
 # %% [markdown]
-# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rows rank j has sent for this rank's own expert number e. A second, small all-to-all delivers these counts first.
+# A rank receives rows for its experts from every rank; the rows from one sender are sorted by expert. `theirs[j, e]` says how many rows rank j sends to expert number e of this rank. A small all-to-all delivers these counts before the rows.
 
 
 # %%
@@ -765,7 +765,7 @@ def mixture(layer, x, group):
 
 
 # %% [markdown]
-# **Predict.** Every rank has 32 tokens. Count the rows that a rank hands over: copies at dispatch, outputs of its experts at combine. In which direction do all ranks hand over the same number of rows? **A**: both; **B**: dispatch only; **C**: combine only.
+# **Predict.** Every rank has 32 tokens. Count the rows that a rank hands over: copies of its tokens at dispatch, outputs of its experts at combine. In which of the two do all ranks hand over the same number of rows? **A**: both; **B**: dispatch only; **C**: combine only.
 
 # %%
 prediction = None
@@ -810,7 +810,7 @@ compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[
 print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
 
 # %% [markdown]
-# At dispatch, each rank hands over $k$ copies of each of its 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts, so the router determines both the traffic and the work. You have already shown that the outputs and the tokens' gradients equal those of the dense layer. Now check the bytes and the gradients of the experts themselves:
+# At dispatch, each rank hands over $k$ copies of each of its 32 tokens. At combine, the number of rows depends on how many tokens chose the rank's experts, so the router determines both the traffic and the work. The cells above have already checked that the outputs and the tokens' gradients equal those of the dense layer. The next one checks the bytes, and the gradients of the experts and of the router:
 
 # %%
 # %%px
@@ -829,11 +829,11 @@ dist.all_reduce(router_gradient)
 close(router_gradient, serial.router.weight.grad)
 
 # %% [markdown]
-# Note the difference. The experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's gradient comes only from this rank's tokens. Section 8 deals with this.
+# Note the difference. An expert's gradient includes all ranks' tokens without any all-reduce, because the tokens came to the expert. The router's gradient includes only this rank's tokens. Section 8 deals with this difference.
 #
 # ## 8. Whose gradient is it?
 #
-# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has its own samples, and its loss is the *mean* over them. Training has to equal that of one process with all samples.
+# With more ranks there can be several copies of each expert. On a 2 x 2 mesh, ranks 0 and 1 form a team: each holds half of the experts, and they exchange tokens. Ranks 2 and 3 form another team with the same weights. All four ranks hold everything except the experts. Every rank has its own samples, and its loss is the *mean* over these. Training has to produce the same weights as one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -949,7 +949,7 @@ too_large = (as_ddp.norm() / right.norm()).item()
 compare(prediction, {1: "A", 2: "B", 0.5: "C"}[round(cluster.view["too_large"][0], 6)])
 
 # %% [markdown]
-# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each of which took the mean over its own samples. The sum over the two teams therefore contains four means, and must be divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide the mistake; SGD would train the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves, after five steps, that your average is right:
+# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each of which took the mean over its own samples. The sum over the two teams therefore contains four means, and must be divided by four, whatever the size of the group that computes the sum. (Adam, which divides by the gradient's magnitude, would hide the mistake; SGD would train the experts at twice the learning rate. Megatron-LM scales such gradients for this reason [7].) With your averages, all weights after the five steps equal those of one process, as the next cell checks:
 
 # %%
 # %%px
@@ -964,12 +964,12 @@ assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".e
 # %% [markdown]
 # ## 9. Imbalance
 #
-# Nothing forces the router to use all the experts. If one happens to be good at the start, it is given more tokens, learns more, and is given more still. This makes ranks wait, because the layer takes as long as the busiest of them. There are two remedies:
+# Nothing forces the router to use all the experts. If one expert happens to be good at the start, it is given more tokens, learns more, and is given even more tokens. The other ranks then wait, because the layer takes as long as its busiest rank. There are two remedies:
 #
-# - An *auxiliary loss* [8]. Let $f_e$ be the share of the copies that go to expert e, and $P_e$ the mean of the router's softmax for it. Add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If both are uniform, the term is $a$; it is larger if the router prefers experts that already get many copies. Its gradient also changes the rest of the model.
-# - A *balancing bias* [9]. Add a number $b_e$ to the router's numbers before the top-k, but leave it out of the weights. After each step lower it for experts with more copies than the mean, and raise it for the others. The bias needs no gradient and adds no second goal.
+# - An *auxiliary loss* [8]. Let $f_e$ be the share of the copies that goes to expert e, and $P_e$ the router's softmax for this expert, averaged over the tokens. Add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If $f$ and $P$ are uniform, this term is $a$; it is larger if the router prefers experts that already get many copies. Its gradient also affects the rest of the model.
+# - A *balancing bias* [9]. For the top-k only, add a number $b_e$ to the router's number for expert e; the weights of the mean are computed without it. After each step, lower $b_e$ for experts with more copies than the mean, and raise it for the others. The bias needs no gradient and adds no second objective.
 #
-# **Predict.** We train for 50 steps with 128 samples each, 8 experts and k = 2. Without a remedy, how many times the mean load does the busiest expert get in the last 20 steps? (Why is it between 1 and 4?)
+# **Predict.** We train for 50 steps with 128 samples each, 8 experts and k = 2. Without a remedy, how many times the mean load does the busiest expert get in the last 20 steps? (Why must the answer lie between 1 and 4?)
 
 # %%
 prediction = None
@@ -1023,7 +1023,7 @@ for name, times in zip(remedies, busiest, strict=True):
 expert_loads(dict(zip(remedies, load, strict=True)))
 
 # %% [markdown]
-# (It is at most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. You have to weigh the auxiliary loss against the loss of the task. A bias needs only a rate, small enough that experts do not swap places in every step.
+# (The ratio is at most 4: a token's 2 experts out of 8 are different, so an expert gets each token at most once, and an expert that gets every token has four times the mean load.) Both remedies work. The auxiliary loss has to be weighted against the loss of the task. The bias needs only an update rate, which must be small enough to keep experts from swapping places in every step.
 
 # %%
 assert busiest[0] > 1.5 > max(busiest[1:])
@@ -1031,7 +1031,7 @@ assert busiest[0] > 1.5 > max(busiest[1:])
 # %% [markdown]
 # ### Capacity and dropped tokens
 #
-# The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ is 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
+# The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ lies between 1 and 2. Copies beyond the capacity are *dropped*: the expert adds nothing to the output of such a token. In return, all messages have the same size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 
 
 # %%
@@ -1067,7 +1067,7 @@ for name, row in zip(remedies, cluster.view["percent"][0], strict=True):
     print(f"{name:15}", " ".join(f"{share:6.1f} %" for share in row))
 
 # %% [markdown]
-# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, described in section 10, balances well instead and drops nothing. The counts then have to be sent, as in `mixture`.
+# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because the capacity applies to one rank's tokens in one step. DeepSeek-V3, described in section 10, relies on good balance instead and drops nothing. It therefore has to send the counts, as `mixture` does.
 
 # %%
 # %%px
@@ -1077,7 +1077,7 @@ assert percent[0][0] > max(row[0] for row in percent[1:])
 # %% [markdown]
 # ### Break it on purpose: nothing to send
 #
-# A rank may have no tokens, because the last batch of an epoch ran out or all its tokens were padding. The function below returns early on such a rank.
+# A rank may have no tokens, because the last batch of an epoch has too few samples or because all the rank's tokens are padding. The function below returns early on such a rank.
 #
 # **Predict.** Rank 3 has no tokens. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the all-to-all of the rows.
 
@@ -1100,7 +1100,7 @@ y = hasty(layer, few, dist.group.WORLD)
 compare(prediction, "B", source="In the report above")
 
 # %% [markdown]
-# **Symptom**: all other ranks hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 finished with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and it must send them even a count of zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank with no tokens, in backward too, and still equals the dense layer. (The cell first creates the mesh again, because its groups ended with the hang.)
+# **Symptom**: all other ranks hang. The report shows ranks 0 to 2 in an all-to-all of int64 numbers, which are the counts; rank 3 has finished the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and the other ranks wait for its counts, even if these are zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank with no tokens, in backward too, and its results still equal those of the dense layer. (The next cell first creates the mesh again, because its groups ended with the hang.)
 
 # %%
 # %%px
@@ -1111,13 +1111,13 @@ _, layer, _ = try_mixture([1, 0, 0, 0])  # at least 6 of the 8 experts get no to
 assert all(parameter.grad is not None for parameter in layer.experts.parameters())
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient must be zero and not `None`, because it is all-reduced next. Here it is zero, because each expert computes with its rows even if there are none.)
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is a similar trap: its gradient must be zero and not `None`, because it is all-reduced next. Here it is zero, because each expert is called even if it has no rows.)
 #
 # ## 10. On paper: DeepSeek-V3
 #
-# The sizes are published, in the report [10] and in the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432. Each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048 and with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, with separate input and output matrices.
+# The report [10] and the released `config.json` give the sizes: 61 blocks of width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432. Each of the other 58 has 256 experts and one *shared expert*, which processes every token; each expert has an inner width of 2,048 and three matrices. A token goes to $k = 8$ of the 256 experts. Attention keeps keys and values in compressed form; the cell contains the sizes of its matrices. The vocabulary has 129,280 entries, with separate input and output matrices.
 #
-# **Predict.** What fraction of all parameters is used for one token? Write it in percent, such as `"25%"`.
+# **Predict.** What percentage of all parameters is used for one token? Write it as text, such as `"25%"`.
 
 # %%
 prediction = None
@@ -1136,9 +1136,9 @@ compare(prediction, active / total, within=0.2, source="By the formula")
 print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
 
 # %% [markdown]
-# The report says 671 and 37 billion; the notes that come with the released weights say 36.6. (Norms and balancing biases are left out here. Of the vocabulary's two matrices only the output matrix counts as work, because the input is only looked up.)
+# The report says 671 and 37 billion; the notes that come with the released weights say 36.6 instead of 37. (Norms and balancing biases are left out here. Of the vocabulary's two matrices only the output matrix counts as active, because the input matrix is only a lookup table.)
 #
-# *Published* [10]: the model was trained on 2,048 GPUs, 8 in each machine, with a pipeline of 16 stages, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks, without tensor parallelism. A stage therefore has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the opposite stage. Their gradients are added as well, which the cell leaves out.)
+# *Published* [10]: the model was trained on 2,048 GPUs, 8 in each machine, with a pipeline of 16 stages, experts spread over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks, but without tensor parallelism. A stage therefore has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, described in lesson 10, keeps a second copy of every stage, on the ranks of the opposite stage. The gradients of both copies are added as well; the cell leaves this out.)
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
@@ -1148,7 +1148,7 @@ print(f"an expert:                        summed over {replicas_of_an_expert} ra
 print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
 
 # %% [markdown]
-# All sums are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute the traffic of the tokens in forward, for one block with experts and 4,096 tokens on a rank. Dispatch sends 1 byte per number, combine 2 (*published*). The 8 experts of a token are in at most 4 machines. The token goes over the network once for each machine, at 50 GB/s, and NVLink copies it there.
+# All sums are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute how long the tokens of one block with experts spend on the network in forward, with 4,096 tokens on each rank. Dispatch sends 1 byte per number, combine 2 (*published*). The 8 experts of a token are on at most 4 machines. The token crosses the network once for each machine, at 50 GB/s; NVLink then copies it to the experts in that machine.
 #
 # **Predict.** If every token goes to 4 other machines, how many milliseconds do the dispatch and combine of one block spend on the network?
 
@@ -1163,9 +1163,9 @@ operations = 2 * tokens * (attention + 9 * one_expert + router)
 print(f"computing at 400 TFLOP/s: {1000 * operations / 400e12:.1f} ms, attention's scores left out")
 
 # %% [markdown]
-# At the rate assumed here the messages take more than half as long as the computing. The report itself gives a ratio of about 1 : 1 for experts on other machines. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the number of machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
+# At the rates assumed here, the messages take more than half as long as the computation. The report itself gives a ratio of about 1 : 1 for experts on other machines. That is why DeepSeek's pipeline schedule, DualPipe (lesson 10), computes one micro-batch while the tokens of another travel, and why the number of machines per token is limited. With 8 copies over the network instead of 4, messages would take longer than computation.
 #
-# Each expert has a balancing bias, as in section 9, which moves by 0.001 per step for most of the training. There is also a very small auxiliary loss within each sequence. No token is dropped (*published* [10]).
+# Each expert has a balancing bias, as in section 9, which changes by 0.001 per step for most of the training. There is also a very small auxiliary loss within each sequence. No token is dropped (*published* [10]).
 
 # %%
 assert 670.9e9 < total < 671.1e9
@@ -1178,15 +1178,15 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 #
 # | | what to remember |
 # |---|---|
-# | what grows | activations with $s$, scores and their operations with $s^2$; scores are never stored |
+# | what grows | activations grow with $s$, scores and their operations with $s^2$; scores are never stored |
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
-# | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
-# | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
-# | Ulysses | all-to-all four times, each of one slice; the ring sends $p/2$ times as many bytes, but not if there are few heads of keys; no more ranks than heads |
+# | ring attention | each rank sends $2p - 2$ slices in forward, $4p - 2$ in backward; any number of ranks |
+# | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ balance the work |
+# | Ulysses | an all-to-all of each of four slices; the ring sends $p/2$ times as many bytes, unless there are few heads of keys and values; no more ranks than heads |
 # | experts | tokens travel, weights stay; counts first, then rows; combine is as uneven as the choice of experts |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
 # | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |
-# | no tokens | no reason to leave out a collective |
+# | no tokens | a rank without tokens still calls every collective |
 #
 # As a script: `mpiexec -n 4 python scripts/experts.py` (a mesh of data and experts).
 #

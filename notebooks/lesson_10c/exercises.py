@@ -1,7 +1,7 @@
-"""Attention in parts, and tokens on their way to experts, equal what one process computes.
+"""The checks of lesson 10c: attention in parts, and experts on several ranks.
 
-The checks of lesson 10c. Three try the learner's function on each rank by itself, one on groups of
-ranks, and one compares it with a formula in the notebook.
+Three checks try the learner's function on each rank by itself, one tries it on groups of ranks, and
+one compares it with a formula in the notebook.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from course_lib.teaching.exercise import exercise
 
 MERGE_HINTS = [
-    "Numerators and denominators add up if all were divided by the same e^m. Which of the two m "
-    "never makes an exponential larger than 1?",
-    "With m = torch.maximum of both, a part with m_1 has to be multiplied by exp(m_1 - m): its "
-    "total by the factor as it is, its weighted by the factor with one more dimension, "
-    "`[..., None]`. Where m is minus infinity, subtract 0 instead: exp(-inf) is 0.",
+    "You can add numerators and denominators if all were divided by the same e^m. Which of the two "
+    "values of m keeps every exponential at 1 or below?",
+    "Let m be torch.maximum of both. A part whose own maximum is m_1 has to be multiplied by "
+    "exp(m_1 - m): its total by this factor as it is, its weighted by the factor with one more "
+    "dimension, `[..., None]`. Where m is minus infinity, subtract 0 instead: exp(-inf) is 0.",
     "```python\n"
     "m = torch.maximum(one[0], other[0])\n"
     "reference = m.masked_fill(m.isneginf(), 0.0)\n"
@@ -34,7 +34,7 @@ def check_merge(merge) -> str:
 
 ORDER_HINTS = [
     "Queries of chunk j see j + 1 chunks of keys. For which two chunks is the sum always the same?",
-    "The first goes with the last, the second with the second last: j and 2p - 1 - j.",
+    "The first goes with the last, the second with the last but one: j and 2p - 1 - j.",
     "```python\n"
     "def positions(chunk):\n"
     "    return list(range(chunk * tokens // (2 * ranks), ...))\n\n"
@@ -48,12 +48,12 @@ def check_balanced_order(balanced_order) -> str:
     from .judge_order import judge_order
 
     judge_order(balanced_order)
-    return "All ranks compute equally many pairs, and each token is on one rank."
+    return "All ranks compute the same number of pairs, and each token is on one rank."
 
 
 BYTES_HINTS = [
-    "The ring passes keys and values on, p - 1 times. Ulysses exchanges four tensors, and a p-th "
-    "of each stays.",
+    "The ring passes on keys and values p - 1 times. Ulysses exchanges four tensors, and 1/p of "
+    "each stays on its rank.",
     "A rank's part of a tensor with H heads has tokens / ranks * H * d numbers of 2 bytes. Queries "
     "and output have `heads`, keys and values `kv_heads`.",
     "```python\n"
@@ -70,14 +70,14 @@ def check_attention_bytes(attention_bytes) -> str:
     from .judge_bytes import judge_bytes
 
     judge_bytes(attention_bytes)
-    return "The ring sends keys and values only. Ulysses sends all four, a p-th of each."
+    return "The ring sends keys and values only. Ulysses sends all four, 1/p of each to each rank."
 
 
 DISPATCH_HINTS = [
     "Sorting gives the order, counting gives the counts. Neither needs a loop over the copies.",
-    "`torch.argsort(chosen)` returns the numbers of the copies in the order of their experts. "
-    "`torch.bincount` counts. Tell it how many experts there are, or it stops at the last one "
-    "that was chosen.",
+    "`torch.argsort(chosen)` returns the indices of the copies in the order of their experts. "
+    "`torch.bincount` counts. Tell it how many experts there are; otherwise it stops at the last "
+    "expert that was chosen.",
     "```python\n"
     "order = torch.argsort(chosen)\n"
     "counts = torch.bincount(chosen, minlength=...)\n"
@@ -91,15 +91,15 @@ def check_dispatch(dispatch) -> str:
     from .judge_dispatch import judge_dispatch
 
     judge_dispatch(dispatch)
-    return "Each copy is in the block of its expert, and all blocks are counted, empty ones too."
+    return "The copies are sorted by expert, and all experts are counted, including the empty ones."
 
 
 AVERAGE_HINTS = [
     "Add up over the ranks that have the weight, and divide by the number of ranks that have "
     "samples. Which ranks have the weight?",
     "Shared gradients: all_reduce over `everyone`. Experts' gradients: all_reduce over "
-    "`replicas`. The gradient of an expert is already a sum over its team, so both are divided by "
-    "the size of `everyone`.",
+    "`replicas`. The gradient of an expert is already a sum over its team, so both kinds are "
+    "divided by the size of `everyone`.",
     "```python\n"
     "for gradient in shared:\n"
     "    dist.all_reduce(gradient, group=everyone)\n"

@@ -1,4 +1,4 @@
-"""The figures of lesson 10c: a ring of keys, causal work, tokens on their way, loads of experts."""
+"""The figures of lesson 10c: ring attention, causal work, dispatch and combine, experts' loads."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def ring_of_keys(ranks: int = 4) -> Figure:
         for step in range(ranks):
             _tokens(drawing, 176 + step * wide + 8, y, wide - 16, (rank - step) % ranks)
     y = 74 + 42 * ranks
-    words = "The number is the rank whose tokens they are."
+    words = "Each number is the rank that the tokens belong to."
     drawing.text(14, y, words, anchor="start", size=13)
     return drawing.finish(
-        f"Ring attention on {ranks} ranks: the queries stay, and keys and values go one rank on in "
-        f"each of {ranks} steps, so that every rank has had those of all."
+        f"Ring attention on {ranks} ranks: the queries stay, and keys and values move to the next "
+        f"rank after each of {ranks} steps, so every rank computes with all of them."
     )
 
 
@@ -60,7 +60,7 @@ def causal_work(orders: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         orders: from the name of an order to the chunks of each rank, two each of 0 to 2p - 1.
 
     Raises:
-        ValueError: if there are not one or two orders, or an order has not each chunk once.
+        ValueError: if there are not one or two orders, or an order lacks or repeats a chunk.
     """
     if not 1 <= len(orders) <= 2:
         raise ValueError(f"{len(orders)} orders: there is room for one or two")
@@ -110,7 +110,7 @@ def _work(drawing: Drawing, left: float, work: Sequence[int]) -> None:
 
 
 def tokens_to_experts() -> Figure:
-    """Draw how two ranks send the copies of their tokens to experts, and get outputs back."""
+    """Draw how two ranks send copies of their tokens to experts and get the outputs back."""
     drawing = Drawing(WIDTH, 262)
     for x, words in ((62, "tokens"), (288, "experts"), (514, "outputs")):
         drawing.text(x, 22, words, bold=True)
@@ -135,15 +135,15 @@ def tokens_to_experts() -> Figure:
     drawing.text(14, 246, words, anchor="start", size=13)
     return drawing.finish(
         "Two ranks with two tokens and two experts each: at dispatch each token goes to two of the "
-        "four experts, at combine their outputs come back to the token's rank."
+        "four experts, at combine the outputs return to the token's rank."
     )
 
 
 def expert_loads(loads: Mapping[str, Sequence[float]]) -> Figure:
-    """Draw each expert's load over the mean load, sorted, as bars for each way of balancing.
+    """Draw each expert's load divided by the mean load, sorted, as bars for each remedy.
 
     Raises:
-        ValueError: if a way has no copies at all.
+        ValueError: if a remedy has no copies at all.
     """
     for name, load in loads.items():
         if sum(load) <= 0:

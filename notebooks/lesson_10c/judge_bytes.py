@@ -1,7 +1,6 @@
-"""The bytes that a rank sends for attention over a cut sequence, by the ring and by Ulysses.
+"""The judge of lesson 10c for the bytes that a rank sends in ring attention and in Ulysses.
 
-The judge behind the check of lesson 10c about them. Keys and values may have fewer heads than
-queries; all numbers have 2 bytes.
+Keys and values may have fewer heads than queries; all numbers have 2 bytes.
 """
 
 from __future__ import annotations

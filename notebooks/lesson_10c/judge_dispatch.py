@@ -1,7 +1,4 @@
-"""Order and counts of copies are judged by where each copy would go.
-
-The judge behind the check of lesson 10c about what is sent to which expert.
-"""
+"""The judge of lesson 10c for the dispatch of tokens: the order of their copies, and the counts."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def _judge_order(order: torch.Tensor, chosen: list[int], case: str) -> None:
         raise WrongAnswer("not-sorted", case=case, experts=_short(experts))
     if experts == sorted(experts, reverse=True):
         raise WrongAnswer("descending", case=case)
-    # Where each copy goes, in place of which copy comes next.
+    # Where each copy goes instead of which copy comes next.
     places = [0] * len(numbers)
     for place, number in enumerate(numbers):
         places[number] = place

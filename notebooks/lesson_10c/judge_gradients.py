@@ -1,7 +1,7 @@
-"""Averaged gradients of a mixture of experts are judged by those of one process.
+"""The judge of lesson 10c for averaged gradients: they are compared with those of one process.
 
-The judge behind the check of lesson 10c about gradients and groups. All numbers are whole, and the
-groups have 1 to 4 ranks; what a rank has is told by its team and by its place in the team.
+All numbers are whole, and the groups have 1 to 4 ranks. A rank's team and its place in the team
+determine which experts it has.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
 
-# Ranks of a team for so many ranks: with four there are two teams, with three each is a team of
-# its own, so that all ranks have the same experts, and then one team, so that each has others.
+# Sizes of teams to try, by number of ranks. A team of one rank has all experts; if all ranks form
+# one team, each rank has different experts.
 _TEAMS = {4: (2, 4), 3: (1, 3), 2: (2, 1), 1: (1,)}
 _DTYPES = (torch.float64, torch.float32)
 

@@ -1,7 +1,4 @@
-"""Merged parts of a softmax are judged by the output over all keys, also where no key is seen.
-
-The judge behind the check of lesson 10c about partial softmaxes.
-"""
+"""The judge of lesson 10c for merged partial softmaxes, including queries that see no key."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _FIELDS = ("m", "total", "weighted")
 
 
 class _Case(NamedTuple):
-    """What is tried: scores and values of two parts, and how a learner is told of it."""
+    """Scores and values of two parts, and the case's name in messages to the learner."""
 
     name: str
     scores: tuple[torch.Tensor, torch.Tensor]
@@ -72,7 +69,7 @@ def judge_merge(merge: Callable[[Part, Part], Any]) -> None:
             _judge_shape(found, whole, case.name)
             _judge_numbers(found, whole, parts, case.name)
             after = [tensor for part in parts for tensor in part]
-            # Equal bits, as minus infinity is not a number minus itself.
+            # Compares bits: the difference of two minus infinities is not a number.
             if any(not torch.equal(*pair) for pair in zip(before, after, strict=True)):
                 raise WrongAnswer("changes-its-arguments", case=case.name)
             kept.append((found, whole))

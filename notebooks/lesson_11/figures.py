@@ -1,4 +1,4 @@
-"""The figures of lesson 11: a roofline, ranks' traces, memory over time, and ways to read."""
+"""The figures of lesson 11: a roofline, ranks' traces, memory over time, and reading times."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Point(NamedTuple):
     """A layer in the roofline.
 
     Attributes:
-        name: of the layer.
-        model: to which it belongs; layers of a model look alike.
+        name: the layer's name.
+        model: the model that the layer belongs to; layers of one model have the same marker.
         flops: floating-point operations of one call.
-        bytes: that one call has to read and write at least.
-        seconds: that it took.
+        bytes: the bytes that one call has to read and write at least.
+        seconds: the measured time of one call.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Point(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte."""
+        """Operations per byte."""
         return self.flops / self.bytes
 
     @property
@@ -129,10 +129,10 @@ def ranks_of_a_step(
 
     Args:
         profiles: by rank, all on one clock.
-        start: of the picture, in seconds on that clock.
-        end: of the picture.
-        title: above it.
-        section: the one in which ranks wait for each other: it is hatched.
+        start: where the picture begins, in seconds on that clock.
+        end: where the picture ends.
+        title: the line above the picture.
+        section: the section in which ranks wait for each other, which is hatched.
 
     Raises:
         ValueError: if the time is empty.
@@ -209,7 +209,7 @@ def memory_over_time(profile: Profile) -> Figure:
     """Draw the bytes in use over the time of a profile, with its sections above.
 
     Raises:
-        ValueError: if the profile has no allocations: they need ``profile_memory=True``.
+        ValueError: if the profile has no allocations (they need ``profile_memory=True``).
     """
     if not profile.allocations:
         raise ValueError("no allocations: profile with profile_memory=True")
@@ -239,7 +239,7 @@ def memory_over_time(profile: Profile) -> Figure:
     return draw(
         plot,
         f"Memory in use, in MiB, over time in ms, through the sections {names}: it rises in "
-        "steps, reaches its most, marked by a triangle, and falls again.",
+        "steps to its maximum, which a triangle marks, and falls again.",
         3.6,
     )
 
@@ -248,7 +248,7 @@ def reading_times(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
     """Draw bars of the time that each way of reading took, for each state of the cache.
 
     Args:
-        seconds: from a state ("cold", "warm") to each way's seconds; all with the same ways.
+        seconds: for each state ("cold", "warm") the seconds of each way; the same ways in all.
 
     Raises:
         ValueError: if the states do not have the same ways.
@@ -278,7 +278,7 @@ def reading_times(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
 
     return draw(
         plot,
-        f"Bars of the time in ms to read the same samples by {', '.join(ways)}, each "
+        f"Bars of the time in ms to read the same samples from {', '.join(ways)}, each "
         f"{' and '.join(seconds)}, on a logarithmic axis.",
         1.6 + 0.55 * len(ways),
     )

@@ -1,8 +1,7 @@
-"""Whom do all wait for, and where does that rank's time go? Usual answers are victims, not causes.
+"""The judge of lesson 11 for the rank that all others wait for, and for what it does.
 
-The judge behind the exercise of lesson 11 about traces. Its traces are made up, with whole numbers
-of milliseconds, so that each mistake names another rank or another span in at least one of them,
-and the right answer is the same with every reading of the task.
+The traces are made up, with whole numbers of milliseconds. Each mistake leads to a wrong rank or a
+wrong name in at least one of them, and the right answer is the same for every reading of the task.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _is_pair(answer: Any) -> bool:
 
 
 def made_up() -> dict[str, Traces]:
-    """Return traces by what is special about them; times are seconds, whole milliseconds."""
+    """Return traces by their special feature; times are in seconds, in whole milliseconds."""
     return {
         "one operator is slow": [
             _trace([("load", 5, [("aten::stack", 4)]), ("forward", 20, [("aten::mm", 18)])], 65),
@@ -187,7 +186,7 @@ def _steps(pairs: list[tuple[int, int]], forward: int) -> Spans:
 
 
 def _views(at: float) -> list[tuple[str, float, float]]:
-    """Forty calls that take no time to speak of, in the first millisecond."""
+    """Forty calls that take hardly any time, in the first millisecond."""
     ends = [at + number / 100 for number in range(41)]
     return [("aten::view", a, b) for a, b in itertools.pairwise(ends)]
 
@@ -209,7 +208,7 @@ def _nested() -> Spans:
 
 
 def _deeply_nested() -> Spans:
-    """A rank whose section has most self time, also after all that lies inside of it."""
+    """A rank whose section has the most self time, even without everything inside it."""
     return _seconds(
         [
             ("step", 0, 104),
@@ -224,9 +223,9 @@ def _deeply_nested() -> Spans:
 
 
 def _calls_itself() -> Spans:
-    """A rank whose time goes to an operator that calls itself; no span is around all.
+    """A rank whose time goes to an operator that calls itself; no span contains all others.
 
-    Spans end together, and between sections there is time that belongs to none.
+    Some spans end together, and the time between sections belongs to none of them.
     """
     return _seconds(
         [
@@ -329,7 +328,7 @@ def _operators_only(traces: Traces) -> tuple[int, str]:
 
 
 def _by_sync(traces: Traces, of: Callable) -> int:
-    """The rank whose spans of sync have the smallest of something, such as the longest."""
+    """The rank whose spans of sync have the smallest value of something, such as the longest."""
 
     def measured(rank: int) -> float:
         return of(end - start for name, start, end in traces[rank] if name == SYNC)

@@ -1,7 +1,6 @@
-"""A rank's share comes in one piece: judged are the samples, and what was read for them.
+"""The judge of lesson 11 for a rank's share of a packed file: its samples, and what was read.
 
-The judge behind the exercise of lesson 11 about a packed file. The file is a real one; it only
-counts its calls.
+The file is a real one that also counts its calls.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def judge_read_share(read_share: Callable) -> None:
         given, changed, closed = {}, [], []
         for rank, size in _RANKS:
             with CountedFile(path) as file:
-                file.seek(3)  # wherever somebody has left it
+                file.seek(3)  # an arbitrary position
                 own = list(starts)
                 given[rank, size] = read_share(file, own, rank, size)
                 closed += [_who(rank, size)] if file.closed else []
@@ -157,7 +156,7 @@ _READ_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]]]
 
 
 def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
-    """Raise what explains the wrong pieces of one rank."""
+    """Raise the WrongAnswer that explains the wrong pieces of one rank."""
     if pieces and not share:
         raise WrongAnswer("nothing-is-no-sample", who=who, given=pieces[:2])
     joined, right = b"".join(pieces), b"".join(share)
@@ -178,7 +177,7 @@ def _judge_reads(
 ) -> None:
     who = _who(rank, size)
     total = sum(length for _, length in reads)
-    # At the end of a file a read of nothing may follow; it costs nothing to speak of.
+    # At the end of a file an empty read may follow, which costs next to nothing.
     count = sum(length > 0 for _, length in reads)
     if total < end - begin:
         raise WrongAnswer("not-by-read", who=who, total=total, needed=end - begin)

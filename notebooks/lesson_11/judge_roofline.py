@@ -1,6 +1,6 @@
-"""Operations, bytes and the least time: each usual mistake gives numbers of its own.
+"""The judges of lesson 11 for the two exercises about the roofline.
 
-The judges of the two exercises of lesson 11 about the roofline.
+Each common mistake leads to numbers that no other mistake gives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A data set on slow storage, and a sampler that counts what it has been asked for.
 
-They stand in a file because worker processes have to be able to import them, where they do not
-begin as copies of their parent.
+They are in a module of their own because worker processes have to import them, unless they start
+as copies of their parent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import Dataset, Sampler
 
-# A copy of the process is there at once. Elsewhere than on Linux it cannot be had safely, and each
-# worker imports PyTorch anew.
+# A forked worker is ready at once. Outside Linux forking is not safe, so each worker has to import
+# PyTorch again.
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 
-# PyTorch warns of more workers than cores. These sleep and need none.
+# PyTorch warns if there are more workers than cores. These workers sleep and need no core.
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
 class SlowStorage(Dataset):
-    """Samples that take ``seconds`` each to arrive, as from a storage far away.
+    """Samples that take ``seconds`` each to arrive, as if the storage were far away.
 
-    Sample i is a tensor of three numbers i. The wait takes no core, like that for a disk.
+    Sample i is a tensor of three numbers i. Like waiting for a disk, the wait needs no core.
     """
 
     def __init__(self, samples: int, seconds: float) -> None:

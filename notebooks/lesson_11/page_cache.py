@@ -1,14 +1,14 @@
 """Takes files out of the system's page cache, and finds out whether they are in it.
 
-Linux keeps what was read from a file in memory that nothing else needs. A second reading then
-measures memory, not the disk. ``posix_fadvise`` with DONTNEED asks the kernel to forget the pages
-of a file that have been written out, so ``fsync`` comes first (man page posix_fadvise(2), notes).
-It is a request: a file system that lives in memory (tmpfs) has nowhere to forget them to. And what
-lies below, the disk's own cache or the host of a virtual machine, is not asked at all. So a reading
-is never called cold because it was asked to be: :func:`share_in_cache` looks.
+Linux keeps the contents of files that were read in memory that nothing else needs. A second reading
+then measures memory, not the disk. ``posix_fadvise`` with DONTNEED asks the kernel to forget the
+pages of a file that have been written out, so ``fsync`` comes first (man page posix_fadvise(2),
+notes). This is only a request: a file system in memory (tmpfs) has no other place for its pages.
+Caches below, in the disk or on the host of a virtual machine, are not asked at all. So a request
+does not make a reading cold: :func:`share_in_cache` checks what is in the cache.
 
-It looks by ``mincore``, which reads nothing. A read with RWF_NOWAIT, which gives up where it would
-have to wait, tells too, but it starts a readahead: one look, and the file is in the cache.
+It uses ``mincore``, which reads nothing. A read with RWF_NOWAIT, which fails if it would have to
+wait, shows the same, but it starts a readahead, after which the file is in the cache.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def evict(paths: Iterable[Path]) -> bool:
 
 
 def share_in_cache(paths: Iterable[Path]) -> float | None:
-    """Return the share of the files' pages that are in the page cache; empty files count nothing.
+    """Return the share of the files' pages that are in the page cache; empty files do not count.
 
-    None where that cannot be told: on another system than Linux, or of no pages at all.
+    None if the share is unknown: on systems other than Linux, or if the files have no pages.
 
     Raises:
-        OSError: if a file cannot be read, or the system refuses to tell.
+        OSError: if a file cannot be read, or the system refuses to report its pages.
     """
     if not CAN_LOOK:
         return None
@@ -66,7 +66,7 @@ def _pages(path: Path) -> tuple[int, int]:
         place = ctypes.c_void_p(ctypes.addressof(first))
         failed = libc.mincore(place, ctypes.c_size_t(size), flags)
         number = ctypes.get_errno()
-        del first  # or the mapping could not be closed
+        del first  # otherwise the mapping could not be closed
     if failed:
         raise OSError(number, os.strerror(number), str(path))
     return sum(flag & 1 for flag in flags), total

@@ -1,7 +1,7 @@
 """A training program with a bottleneck to find. Do not read on before you have found it.
 
-The network learns the digits on all ranks, synchronously. One rank prepares its batches in another
-way than the others: it works out anew for each batch what it could have worked out once.
+The network learns the digits on all ranks, synchronously. One rank prepares its batches differently
+from the others: for each batch it recomputes something that it could compute once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from course_lib.training.models import MLP
 
 STEPS, BATCH = 4, 32
 SLOW_RANK = 2
-_TALL = 1024  # rows of the matrix that is taken apart: tens of milliseconds for each batch
+_TALL = 1024  # rows of the decomposed matrix: tens of milliseconds for each batch
 
 
 def train(steps: int = STEPS) -> None:

@@ -1,9 +1,9 @@
-"""Reads what torch.profiler has written, and puts all ranks' traces into one file.
+"""Reads the traces that torch.profiler has written, and puts all ranks' traces into one file.
 
-A trace of one rank knows nothing of the others, and its times are those of its own machine. The
-course's timeline has all ranks on one clock, but no operators. A section that both have recorded
-tells how far apart their clocks are, so the operators can be moved into the timeline, and the
-viewer shows both: who waited for whom, and what each was doing meanwhile.
+A trace contains one rank, and its times are those of that rank's machine. The course's timeline has
+all ranks on one clock, but no operators. A section that was recorded in both shows how far apart
+their clocks are, so the operators can be moved into the timeline. The viewer then shows both: which
+rank waited for which, and what each rank was doing meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """At ``time`` (seconds) the operators took ``bytes`` of memory, or gave back -``bytes``."""
+    """At ``time`` (seconds) the operators allocated ``bytes``, or freed -``bytes``."""
 
     time: float
     bytes: int
@@ -39,7 +39,7 @@ class Allocation(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What a trace of torch.profiler says of one rank, in order of time."""
+    """The contents of one rank's trace from torch.profiler, in order of time."""
 
     sections: list[Span]
     operators: list[Span]
@@ -52,7 +52,7 @@ class Profile(NamedTuple):
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a file that ``export_chrome_trace`` wrote; of its threads the one with the sections.
+    """Read a file that ``export_chrome_trace`` wrote, but only its threads with sections.
 
     Raises:
         ValueError: if it has no section.
@@ -83,7 +83,7 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def self_seconds(spans: Iterable[Span | tuple]) -> dict[str, float]:
-    """Return for each name the seconds that its spans spent outside of those inside of them."""
+    """Return the self time of each name: the seconds of its spans without the spans inside."""
     found: dict[str, float] = {}
     open_spans: list[Span] = []
     for span in sorted((Span(*one) for one in spans), key=lambda one: (one.start, -one.end)):
@@ -98,7 +98,7 @@ def self_seconds(spans: Iterable[Span | tuple]) -> dict[str, float]:
 
 
 def live_bytes(allocations: Sequence[Allocation]) -> list[int]:
-    """Return how many of the bytes taken since the first allocation are in use after each."""
+    """Return after each allocation how many bytes are in use, counted from the first one."""
     live, found = 0, []
     for allocation in allocations:
         live += allocation.bytes
@@ -107,7 +107,7 @@ def live_bytes(allocations: Sequence[Allocation]) -> list[int]:
 
 
 def snapshot(profile: Profile, time: float) -> dict[str, int]:
-    """Return how many bytes are in use at ``time``, by the section that took them."""
+    """Return how many bytes are in use at ``time``, by the section that allocated them."""
     taken: dict[int, tuple[int, str]] = {}
     for allocation in profile.allocations:
         if allocation.time > time:
@@ -123,7 +123,7 @@ def snapshot(profile: Profile, time: float) -> dict[str, int]:
 
 
 def section_at(profile: Profile, time: float) -> str:
-    """Return the innermost section at ``time``, an empty string if there is none."""
+    """Return the innermost section at ``time``, or an empty string if there is none."""
     around = [one for one in profile.sections if one.start <= time <= one.end]
     return min(around, key=lambda one: one.end - one.start).name if around else ""
 
@@ -137,9 +137,10 @@ def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, list[float]]:
     The timeline may go on for longer than the profile.
 
     Returns:
-        The profile, and for each section by how many seconds its two beginnings are then apart.
-        Half of these say how exact the profile's place is. One that is far larger is a section
-        that was interrupted between its entries in the two logs; the place is a median, and keeps.
+        The moved profile, and for each section how many seconds its two beginnings are then apart.
+        The smaller half of these numbers shows how exactly the profile is placed. A far larger one
+        means that the rank was interrupted between its entries in the two logs; it does not move
+        the profile, which is placed by the median.
 
     Raises:
         ValueError: if the two do not have the same sections in the same order.
@@ -148,8 +149,8 @@ def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, list[float]]:
     in_lane = in_lane[: len(profile.sections)]
     if [name for _, name in in_lane] != [span.name for span in profile.sections]:
         raise ValueError(
-            f"rank {lane.rank} has other sections in its trace than in the timeline: give each "
-            "section to both, and profile the whole cell"
+            f"rank {lane.rank} has different sections in its trace and in the timeline: record "
+            "each section in both, and profile the whole cell"
         )
     offsets = [t - span.start for (t, _), span in zip(in_lane, profile.sections, strict=True)]
     by = statistics.median(offsets)
@@ -190,7 +191,7 @@ def _thread_names(rank: int, thread: int) -> list[dict[str, Any]]:
 
 
 def _whole(spans: list[Span]) -> list[tuple[str, int, int]]:
-    """Round times to nanoseconds, so that each two spans are apart or one within the other."""
+    """Round times to nanoseconds, so that any two spans are disjoint or nested."""
     found: list[tuple[str, int, int]] = []
     ends: list[int] = []
     for name, start, end in spans:

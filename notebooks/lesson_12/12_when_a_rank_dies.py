@@ -13,21 +13,21 @@
 # %% [markdown]
 # # 12 When a rank dies
 #
-# **The one idea.** In synchronous training every living replica is a complete copy of the run, so a death costs one replica and not the training. A checkpoint is for the day when too many die: it must hold everything that the next step depends on, and it must be complete.
+# **The one idea.** In synchronous training every living replica is a complete copy of the training state, so a death costs one replica and not the run. A checkpoint is for the day when too many replicas die: it must contain everything that the next step depends on, and the file must be complete.
 #
 # **You will be able to**
 # - notice the death of a rank, shrink to the survivors, continue from the same weights, and measure what the death has changed;
 # - say how batch size and learning rate change with one rank fewer;
-# - write a checkpoint that holds everything that the next step depends on, and know what each part of it is for;
-# - save a sharded model from all ranks at once while training continues, and load it on fewer;
+# - write a checkpoint that contains everything that the next step depends on, and say what each part of it is for;
+# - save a sharded model from all ranks at once while training continues, and load it on fewer ranks;
 # - choose how often to save, with four ranks and with a hundred thousand;
-# - use `torchrun --max-restarts`, and say how it differs;
+# - use `torchrun --max-restarts`, and say how it differs from shrinking;
 # - read a hang report and name the bug;
 # - stop a rank in the middle of a cell, look inside it, and find where a wrong number comes from.
 #
 # **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is needed only for the second half of section 7.
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it with its six exercises; sections 8, 9 and 11 do not depend on the others, and you can leave them out.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes for reading it and solving its six exercises. You can leave out sections 8, 9 and 11, because the rest does not depend on them.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -40,11 +40,11 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. How often does something break?
 #
-# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $T_\text{life}$ be the mean *lifetime* of one rank: the mean time until it fails. $R$ ranks have $R$ times as many failures, so the mean time to the next failure of the whole job is $T_\text{fail} = T_\text{life} / R$. (This assumes that they fail independently, and that a broken one is replaced.)
+# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $T_\text{life}$ be the mean *lifetime* of one rank: the mean time until it fails. $R$ ranks have $R$ times as many failures, so the mean time to the next failure of the whole job is $T_\text{fail} = T_\text{life} / R$. (This assumes that ranks fail independently, and that a failed rank is replaced.)
 #
 # *Published*: Meta counted 419 unexpected interruptions in 54 days of training Llama 3 on 16,384 GPUs [1].
 #
-# **Predict.** On average, how many hours passed until the next interruption? And what lifetime, in years, does this mean for a single GPU? Write `[hours, years]`.
+# **Predict.** On average, how many hours passed between two interruptions? And what lifetime, in years, does this imply for a single GPU? Write `[hours, years]`.
 
 # %%
 prediction = None
@@ -56,7 +56,7 @@ lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
 compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# Nearly six years for one GPU with its share of everything else: the 419 count all causes, including network, software and hosts. Of these, 58.7 % were attributed to the GPUs themselves, their memory included [1], which means about ten years for a GPU. That is not a bad machine, but sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
+# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7 % of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -64,14 +64,14 @@ for ranks in (4, 1_000, 10_000, 100_000):
     print(f"{ranks:7,} ranks: {hours:9.1f} hours")
 
 # %% [markdown]
-# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. No person can sit beside it and press *restart*.
+# A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and on $10^5$ ranks there is one every half hour. Pressing *restart* by hand is then no longer an option.
 #
 # ## 2. A training to break
 #
 # We train a small network on the digits with DDP. Two choices let you *prove* something later:
 #
-# - numbers are float64, whose rounding error is $10^{-16}$ of a number;
-# - the batch of step $t$ depends only on $t$, not on how many ranks there are. It has 96 samples, which 4, 3, 2 or 1 ranks can share evenly.
+# - all numbers are float64, with a relative rounding error of $10^{-16}$;
+# - the batch of step $t$ depends only on $t$, not on the number of ranks. It has 96 samples, which 4, 3, 2 or 1 ranks can share evenly.
 
 # %%
 # %%px
@@ -119,7 +119,7 @@ def my_share(step):
 
 
 # %% [markdown]
-# Next come a function for one step, and a list for the losses. A step's loss is a mean over the whole batch, so the ranks add up their shares. They do this *before* the update; you will see why.
+# Next comes a function for one step, which also records the loss. A step's loss is the mean over the whole batch, so the ranks add up their shares of it. They do this *before* the update; section 5 says why.
 
 
 # %%
@@ -140,7 +140,7 @@ def dies_in_backward(gradient):
 
 
 # %% [markdown]
-# For a later comparison, a single process trains on the same batches for 42 steps, undisturbed.
+# For later comparison, a single process trains on the same batches for 42 undisturbed steps.
 
 # %%
 # %%px
@@ -156,7 +156,7 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and leaves a file behind. It also does all 40 in one go, and you note the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
+# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -182,7 +182,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 # %% [markdown]
 # ## 3. A rank dies
 #
-# In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and picks a process, or if somebody pulls a plug. With its tiny `bucket_cap_mb`, DDP sends the gradients in two messages. The first has left when rank 2 dies; the second never will.
+# In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and kills a process, or if a machine loses power. Because `bucket_cap_mb` is tiny, DDP sends the gradients in two messages. Before it dies, rank 2 has sent the first; it never sends the second.
 #
 # **Predict.** What will the other three ranks do: (A) wait for 30 s, their group's deadline; (B) get an error at once; or (C) carry on with wrong gradients? Answer with a letter.
 
@@ -203,9 +203,9 @@ while step < 26:
     step += 1
 
 # %% [markdown]
-# They get an error at once: `RankFailedError`, which names the dead rank. How do they know? The launcher, here `mpiexec`, looks after the processes of a job. The system tells it that a child has died, and it tells the others. An MPI with *fault tolerance* turns this into an error, where a plain MPI would end all ranks. On another machine the connection breaks, or a *heartbeat*, a message that only says "I am alive", fails to arrive. (The extension for this is ULFM, *user-level failure mitigation* [2]. Open MPI has it, but no MPI standard does yet, 5.0 included: of its parts, revoking a communicator and asking who has failed have passed the MPI Forum's final vote for a later version; shrinking and agreeing have not, as of June 2026 [6].)
+# They get an error at once: `RankFailedError`, which names the dead rank. How do they know? The launcher, here `mpiexec`, supervises the processes of a job. The operating system tells the launcher that a child process has died, and the launcher tells the other ranks. An MPI with *fault tolerance* turns this into an error, where a plain MPI would end all ranks. If a whole machine dies, its connections break, or its *heartbeat*, a message that only says "I am alive", fails to arrive. (The extension for this is ULFM, *user-level failure mitigation* [2]. Open MPI implements it, but no MPI standard contains it yet, not even 5.0. As of June 2026, two of its parts have passed the MPI Forum's final vote for a later version: revoking a communicator, and asking which ranks have failed. Shrinking and agreeing have not [6].)
 #
-# What do the survivors still have? Ask them; rank 2 can no longer answer. `cluster.shrink()` makes a new world of the ranks that are alive. They get new numbers, from 0 without a gap, and keep everything they had.
+# What do the survivors still have? Ask them; rank 2 can no longer answer. `cluster.shrink()` makes a new world of the ranks that are alive. They are renumbered from 0 without a gap, and keep all their variables.
 
 # %%
 cluster.shrink()
@@ -220,9 +220,9 @@ momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
 assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentum)})
 
 # %% [markdown]
-# Nothing is lost except rank 2's share of one batch. The replicas are equal to the bit, momentum included, because the failed step was never taken: some of the gradients were already averages and some were not, but `optimizer.step()` comes after all of them. So throw the gradients away (the loop's `zero_grad` does), wrap the model again, and repeat step 12. (First `unwrapped` takes the old DDP's hooks off the model, because they belong to a group with a dead rank in it.) `my_share` sees that there are now three ranks.
+# Nothing is lost except the work on one batch. The replicas are equal to the bit, momentum included, because the failed step was never completed: some gradients had already been averaged and some had not, but `optimizer.step()` comes only after all of them. So discard the gradients (`zero_grad` in `train_step` does this), wrap the model again, and repeat step 12. (First `unwrapped` removes the old DDP's hooks from the model, because they belong to a group that contains a dead rank.) `my_share` already divides the batch among the three ranks of the new world.
 #
-# **Predict.** Over the first 20 steps, how far at most will the losses differ from those of the undisturbed single process? Write the order of magnitude, such as `1e-3`.
+# **Predict.** Over the first 20 steps, what will be the largest difference between these losses and those of the undisturbed single process? Write the order of magnitude, such as `1e-3`.
 
 # %%
 prediction = None
@@ -242,7 +242,7 @@ compare(prediction, far, within=10)
 assert 0 < far < 1e-10
 
 # %% [markdown]
-# They differ by rounding errors only. ($10^{-10}$ leaves room for the rounding of 20 steps; a batch left out, or used twice, shows as $10^{-3}$ or more.)
+# They differ by rounding errors only. (The limit of $10^{-10}$ leaves room for the rounding errors of 20 steps; a batch that is left out or used twice causes a difference of $10^{-3}$ or more.)
 #
 # ## 4. What changes with one rank fewer
 #
@@ -251,12 +251,12 @@ assert 0 < far < 1e-10
 # | with R - 1 ranks | batch | learning rate | the run |
 # |---|---|---|---|
 # | keep the global batch | the same | the same | as if no rank had died; a step takes R/(R - 1) times as long |
-# | keep the batch per rank | (R - 1)/R of it | times (R - 1)/R (linear rule, lesson 05) | a different run, about as good; a step takes as long as before, but an epoch has more steps |
-# | keep R shares, leave one out | (R - 1)/R of it | *divided by R all the same* | a bug: the gradient is too small, and the dead rank's samples are never seen |
+# | keep the batch per rank | (R - 1)/R of the old one | (R - 1)/R of the old one (linear rule, lesson 05) | a different run, about as good; a step takes as long as before, but an epoch has more steps |
+# | keep R shares, leave one out | (R - 1)/R of the old one | the same, with gradients *divided by R all the same* | a bug: the gradient is too small, and the dead rank's samples are never seen |
 #
-# Keeping the global batch needs memory for larger shares, or gradient accumulation. The shares also have to come out even, or be weighted (lesson 04).
+# Keeping the global batch needs memory for larger shares, or gradient accumulation. The shares also have to be equally large, or be weighted (lesson 04).
 #
-# **Predict.** Suppose we had kept 24 samples per rank. If four ranks had a learning rate of 0.1, with which rate would three ranks continue? And how many steps does an epoch of 1,437 samples then have, if the remainder is dropped? Write `[rate, steps]`.
+# **Predict.** Suppose we had kept 24 samples per rank. If four ranks trained with a learning rate of 0.1, at what rate should three ranks continue? And how many steps does an epoch of 1,437 samples then have, if the remainder is dropped? Write `[rate, steps]`.
 
 # %%
 prediction = None
@@ -272,9 +272,9 @@ print(f"learning rate times steps in an epoch: before {before:.3g}, after {after
 #
 # ### Exercise 1: the rest of the epoch
 #
-# In the middle of an epoch there is one more question: *who* takes the samples that are left? `DistributedSampler` gave each of R ranks its own list. Nobody has the dead rank's list, and a new sampler for R - 1 ranks would begin the epoch again.
+# In the middle of an epoch there is one more question: *who* takes the samples that are left? `DistributedSampler` gave each of R ranks its own list. No survivor has the dead rank's list, and a new sampler for R - 1 ranks would begin the epoch again.
 #
-# Write `rest_of_epoch`. `order` is a list: the samples of this epoch in the order in which *all ranks together* go through it. `done` of them were done before the death. Return the list of samples that this rank has to do, among the `world_size` ranks that there are now, and leave `order` as it is. Every remaining sample has to come exactly once, and the ranks' k-th samples together have to be the k-th group of `world_size` in what is left.
+# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must come exactly once, and the ranks' k-th samples together must be the k-th group of `world_size` samples in what is left.
 
 
 # %% tags=["exercise"] exercise="12.rest_of_epoch"
@@ -293,7 +293,7 @@ check("12.rest_of_epoch")
 #
 # ## 5. A death at a worse moment
 #
-# We were lucky: all survivors were at the same step. Now let a rank die while it *sends* its part of the last all-reduce. Some of the others have everything they need, finish the step and update their weights; others do not, and get the error. The survivors are then no longer replicas of each other.
+# We were lucky: all survivors were at the same step. Now let a rank die while it *sends* its part of the last all-reduce. Some of the others have received everything they need, so they finish the step and update their weights; the rest get the error. The survivors are then no longer replicas of each other.
 #
 # **Predict.** By how many steps can two survivors differ at most?
 
@@ -304,11 +304,11 @@ prediction = None
 compare(prediction, 1, source="By the argument below")
 
 # %% [markdown]
-# By one: a rank that is ahead needs all others for its next all-reduce, and the dead one will not come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights, buffers (such as batch norm's averages) *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: if it did so afterwards, a rank could have updated and have no loss to show for it.)
+# By one: a rank that is ahead needs all others for its next all-reduce, and the dead rank will not take part. So the survivors have to compare how many steps each has done, and those that are behind take over the state of one that is ahead: weights, buffers (such as batch norm's averages) *and* momentum. (This is also why `train_step` adds up the losses before the update: otherwise a rank could have made the update without knowing the loss of the step.)
 #
 # ### Exercise 2: go on
 #
-# Write `go_on`, which every survivor calls after the shrink. Each passes its own plain `model` (which also has a buffer), its `optimizer`, the number of steps that it has done, and the group of the survivors. The function returns a DDP of the model in that group, and the number of the next step, the same on all ranks. In the check one survivor is a step ahead of the others, and you do not know which.
+# Write `go_on`, which every survivor calls after the shrink. Each survivor passes its own plain `model` (which also has a buffer), its `optimizer`, the number of steps that it has done, and the group of the survivors. The function returns the model, wrapped in DDP over that group, and the number of the next step, which must be the same on all ranks. In the check one survivor is a step ahead of the others, and you do not know which.
 
 
 # %% tags=["exercise"] exercise="12.go_on"
@@ -336,7 +336,7 @@ check("12.go_on")
 # %% [markdown]
 # Stuck? `hint("12.go_on")`, `solution("12.go_on")`.
 #
-# With this function a loop can survive by itself, with nobody at the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; then the loop calls your `go_on`, or the worked solution if yours is missing or not right yet. `noted` records how long each thing takes.
+# With this function a training loop can survive a death without help from the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; then the loop calls your `go_on`, or the worked solution if yours is missing or not right yet. `noted` records when each action starts and ends.
 
 # %%
 # %%px
@@ -390,9 +390,9 @@ def train_whoever_dies(model, optimizer, step, last):
 
 
 # %% [markdown]
-# Three ranks continue from step 20. In step 26 rank 1 of them dies, and the other two finish all 42 steps.
+# Three ranks continue from step 20. In step 26 the new rank 1 dies, and the other two finish all 42 steps.
 #
-# **Predict.** How many milliseconds pass between the death and the end of the next complete step of the survivors?
+# **Predict.** How many milliseconds pass between the death and the end of the survivors' next complete step?
 
 # %%
 prediction = None
@@ -411,7 +411,7 @@ if rank == 1:
 step = train_whoever_dies(unwrapped(ddp), optimizer, step, last=42)
 
 # %% [markdown]
-# The cell itself reports that rank 1 died; the other ranks reached its end. Now the notebook has to learn of the new world too:
+# The cell reports that rank 1 died; the other ranks finished the cell. Now the notebook has to adopt the new world too:
 
 # %%
 cluster.shrink()
@@ -428,7 +428,7 @@ curve = [next(seen[s] for seen in everyones if s in seen) for s in range(42)]
 assert max(abs(a - b) for a, b in zip(curve, serial_losses, strict=True)) < 1e-10
 
 # %% [markdown]
-# After two deaths and 42 steps, the weights are those of the undisturbed single process, to $10^{-10}$ as above. The next picture shows what the survivors did around the second death, and the last record of the dead rank, all from the clock readings of this very run.
+# After two deaths and 42 steps, the weights equal those of the undisturbed single process to within $10^{-10}$, as above. The next picture shows what the survivors did around the second death, and what the dead rank recorded last; all times come from this run.
 
 # %% tags=["nbval-ignore-output"]
 import json
@@ -462,18 +462,18 @@ figures.timeline(
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will never come; then they shrink, and carry on with their steps. What takes longest here is noticing the death, along with the shrink itself: tens of milliseconds. And what is the loss over all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Detecting the death and shrinking take most of the time, tens of milliseconds. And what does the loss look like over all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
 loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
 
 # %% [markdown]
-# The points lie on the line of the single process. The loss curve alone does not tell you that half of the ranks are gone.
+# The points lie on the line of the single process. The loss curve alone does not show that half of the ranks are gone.
 #
 # ## 6. What a checkpoint must hold
 #
-# Shrinking needs a survivor. After a power cut, or when a job's time is up, only a file helps. What has to be in it? *Everything that the next step depends on.* To find out what that is, we leave things out. This training has one of everything: weights, momentum, a learning-rate schedule, a place in the order of the samples, and dropout, which draws random numbers (separately on each rank).
+# Shrinking needs a survivor. After a power cut, or when a job's time is up, only a file helps. What has to be in it? *Everything that the next step depends on.* To find out what that is, we leave out one part after another. The following training run has all the usual parts: weights, momentum, a learning-rate schedule, a place in the order of the samples, and dropout, which draws random numbers (separately on each rank).
 
 
 # %%
@@ -531,7 +531,7 @@ def resume(parts):
 
 
 # %% [markdown]
-# The cell takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 from the copy, once with everything and five times with one part left out.
+# The cell below takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 steps from the copy, once with everything and five times with one part left out.
 #
 # **Predict.** In how many of the five cases do the weights differ from those of the uninterrupted run?
 
@@ -567,23 +567,23 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
     print(f"{left_out:20} {difference:8.2g}")
 
 # %% [markdown]
-# All five matter, and only one of them would raise suspicion. Without the model the loss jumps back to where it began, and you notice. Without momentum, schedule, place or generators the loss continues nearly as before, but it is a different run: it sees samples twice in an epoch, jumps back to a larger learning rate, or can't be repeated when you look for a bug.
+# All five matter, but you would notice only one of the omissions: without the model, the loss jumps back to where it began. Without momentum, schedule, place or generators the loss continues nearly as before, but it belongs to a different run. Such a run may see samples twice in an epoch, return to a larger learning rate, or be impossible to reproduce when you look for a bug.
 #
 # | part | without it |
 # |---|---|
 # | model (parameters *and* buffers) | training begins again |
 # | optimizer | momentum, or Adam's averages, restart at zero: the first steps have the wrong size |
-# | schedule | warm-up happens again, or the large learning rate of the beginning |
+# | schedule | the warm-up, or the large learning rate of the beginning, comes again |
 # | place in the data: epoch, step, seed of the order | some samples come twice, others never |
 # | random generators *of every rank* | different dropout masks and augmentations; no exact repetition |
 #
-# With mixed precision, add the gradient scaler's state; with a home-made data loader, its buffer. In sharded training (lesson 10b) every rank saves a part; section 7 shows how.
+# With mixed precision, also save the gradient scaler's state; if your own data loader has a buffer, save that too. In sharded training (lesson 10b) every rank saves a part; section 7 shows how.
 #
 # ### Exercise 3: the file is there, or it is not
 #
-# And when is a process likely to die? Halfway through writing a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which ensures that there is always a whole file at `path`: the old one, until the new one is complete. `write(file)` writes everything to an open binary file; if it fails, let the error through. `path` is a `pathlib.Path`.
+# A process may well die halfway through writing a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which ensures that there is always a whole file at `path`: the old one, until the new one is complete. `write(file)` writes everything to an open binary file; if it raises an error, `save_whole` must raise one too. `path` is a `pathlib.Path`.
 #
-# You may need three calls. `os.replace(a, b)` renames a file and replaces what was at `b`; other programs see either the old file or the new one. What a program has written may still be in one of two buffers on its way to the disk: `file.flush()` passes it from the program to the system, and `os.fsync(file.fileno())` waits until the system has it on the disk. Without them the rename can reach the disk before the contents do, and after a power cut you find an empty file.
+# You may need three calls. `os.replace(a, b)` renames file `a` to `b` and replaces any file that was there; other programs see either the old file or the new one. Data that a program has written may still be in one of two buffers on its way to the disk: `file.flush()` passes the data from the program to the system, and `os.fsync(file.fileno())` waits until the system has put it on the disk. Without these two calls the rename can reach the disk before the contents do, and after a power cut you find an empty file.
 
 
 # %% tags=["exercise"] exercise="12.save_whole"
@@ -606,11 +606,11 @@ def save_whole(path, write):
 check("12.save_whole")
 
 # %% [markdown]
-# Stuck? `hint("12.save_whole")`, `solution("12.save_whole")`. The course's `save_checkpoint` in `course_lib.training.checkpoint` writes this way, saves all five parts with every rank's generators, and tells all ranks if rank 0 could not write.
+# Stuck? `hint("12.save_whole")`, `solution("12.save_whole")`. The course's `save_checkpoint` in `course_lib.training.checkpoint` writes its file in this way, saves all five parts with every rank's generators, and tells all ranks if rank 0 could not write.
 #
 # ## 7. Restart
 #
-# Four ranks wrote the file from section 2, after 20 of 40 steps. Now there are two ranks left. Can they continue from it exactly?
+# Four ranks wrote the checkpoint in section 2, after 20 of 40 steps. Now two ranks are left. Can they continue exactly as the four would have?
 
 # %%
 # %%px
@@ -626,16 +626,16 @@ if rank == 0:
     print(refused)
 
 # %% [markdown]
-# Not exactly: the file has the random generators of four ranks, and two ranks can't draw the random numbers of four. `load_checkpoint(..., restore_generators=False)` would continue, with different dropout masks. For the masks of the undisturbed run we need four ranks. So discard the survivors, and start again:
+# No: the file has the random generators of four ranks, and two ranks can't draw the random numbers of four. With `load_checkpoint(..., restore_generators=False)` they could continue, but with different dropout masks. For the masks of the undisturbed run we need four ranks. So discard the survivors, and start again:
 
 # %% tags=["nbval-ignore-output"]
 cluster.restart()
 cluster.view["folder"] = folder
 
 # %% [markdown]
-# Everything on the ranks is gone: variables, functions, imports. That is why a training run that has to survive is a *program in a file* with its state in another file, and not a collection of cells. The program finds the checkpoint and continues by itself.
+# Everything on the ranks is gone: variables, functions, imports. That is why a training run that has to survive should be a *program in a file* with its state in another file, not a collection of cells. The program finds the checkpoint and continues by itself.
 #
-# **Predict.** In how many of the 16 digits will its checksum differ from that of the undisturbed run?
+# **Predict.** At the end, in how many of the 16 digits will its checksum differ from that of the undisturbed run?
 
 # %%
 prediction = None
@@ -663,7 +663,7 @@ differing = sum(one != other for one, other in pairs)
 compare(prediction, differing)
 
 # %% [markdown]
-# None. These are different processes, and other processes did half of the steps, yet every bit is the same.
+# In none. Half of the steps were done by processes that no longer exist, yet every bit is the same.
 
 # %%
 assert differing == 0
@@ -671,7 +671,7 @@ assert differing == 0
 # %% [markdown]
 # ### Checkpoints of shards
 #
-# So far every rank had everything. With `fully_shard` (lesson 10b) a rank has only its shards of weights and optimizer state. A death then destroys the only copy of a part, and the survivors cannot continue without a checkpoint. No rank has the whole model either, so none can write it without gathering it first. With `torch.distributed.checkpoint`, *DCP* for short, every rank writes its own shards [10].
+# So far every rank had everything. With `fully_shard` (lesson 10b) a rank has only its shards of the weights and the optimizer state. A death then destroys the only copy of some shards, and the survivors cannot continue without a checkpoint. Nor does any rank have the whole model, so none can write it without gathering it first. With `torch.distributed.checkpoint`, *DCP* for short, every rank writes its own shards [10].
 
 
 # %%
@@ -727,7 +727,7 @@ def put_together(state):
 
 
 # %% [markdown]
-# `async_save` copies the shards to separate memory and returns; a thread writes the copy while training continues. To show what this means, here is a disk that is as slow as we like: it writes nothing until it is told to.
+# `async_save` copies the shards to separate memory and returns; a thread writes the copy while training continues. To show what this means, we use a writer that is as slow as we like: it writes nothing until it is told to.
 
 
 # %%
@@ -753,9 +753,9 @@ model, optimizer = sharded(init_device_mesh("cpu", (world_size,)))
 train_shards(model, optimizer, range(10))
 
 # %% [markdown]
-# Then comes `async_save`, then three more steps, and only then does the disk begin to write.
+# Then comes `async_save`, then three more steps, and only then does the writer begin to write.
 #
-# **Predict.** What will be in the files: (A) the state after step 10, (B) the state after step 13, or (C) some of each? Write a letter.
+# **Predict.** What will be in the files: (A) the state after step 10, (B) the state after step 13, or (C) some of each? Answer with a letter.
 
 # %%
 prediction = None
@@ -779,7 +779,7 @@ saving.result()  # waits, and raises what the thread raised
 dist.destroy_process_group(apart)
 
 # %% [markdown]
-# Now suppose that ranks 2 and 3 are lost. (Here they merely take no part. After a real death the others would first shrink, as in section 3.) Ranks 0 and 1 build the same model in two shards, and load.
+# Now suppose that ranks 2 and 3 are lost. (Here they merely take no part. After a real death the others would first shrink, as in section 3.) Ranks 0 and 1 build the same model in two shards, and load the checkpoint into it.
 
 # %%
 # %%px
@@ -801,7 +801,7 @@ found = cluster.view["equal_to"][0]
 compare(prediction, found[0] if found else "C")
 
 # %% [markdown]
-# A: they have the state after step 10, weights and optimizer, equal to the bit, and on half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
+# A: the weights and the optimizer state are those after step 10, equal to the bit, although there are only half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
 
 # %%
 assert cluster.view["equal_to"][:2] == [["A"], ["A"]]
@@ -810,9 +810,9 @@ assert cluster.view["unfinished"] == [True] * 4
 # %% [markdown]
 # What is safe while a save is under way?
 #
-# - Once `async_save` has returned, you may change weights and optimizer: the copy has been made. (If you pass your own stager as `async_stager`, it can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
-# - The group that you pass to `async_save` belongs to the writing thread. Hence `dist.new_group()`: in a shared group its calls and those of training would mix. The group needs a backend for CPUs, so if training uses NCCL it could be `dist.new_group(backend="gloo")`.
-# - The checkpoint is not complete until `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that. And save into a new folder each time: in an old one, the old `.metadata` sits beside files that are just being overwritten.
+# - Once `async_save` has returned, you may change the weights and the optimizer state, because the copy has been made. (If you pass your own stager as `async_stager`, it can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
+# - The group that you pass to `async_save` belongs to the writing thread. Hence `dist.new_group()`: in a shared group the thread's calls would mix with those of training. The group needs a backend for CPUs, so if training uses NCCL, create it with `dist.new_group(backend="gloo")`, for example.
+# - The checkpoint is not complete until `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Wait for `result()` before you start the next save, end the program or delete the previous checkpoint. And save into a new folder each time: in an old folder, the old `.metadata` would sit beside files that are just being overwritten.
 #
 # **Predict.** The network has 301,066 parameters in float32, and Adam keeps two more numbers for each. How many bytes does each of the four ranks write? And how many would rank 0 have to receive if it wrote everything itself? Write `[written, received]`.
 
@@ -853,12 +853,12 @@ assert sum(mine) == 3 * 4 * 301_066
 assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps for 6 tensors
 
 # %% [markdown]
-# Each rank writes one file, with a quarter of 12 bytes per parameter, and between 1 and 2 kB of header for each tensor. The ranks only tell each other who writes what. To gather everything, rank 0 receives $(R - 1)/R$ of it from the other $R - 1$ ranks, and holds all of it in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which writes them alone: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others, in less than a second if the storage takes 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only for the copy in memory. Shards and `async_save` therefore keep $\delta$ in the next section small: the time that training loses in one save.
+# Each rank writes one file, with 12 bytes for each parameter in its quarter of the model, and between 1 and 2 kB of header for each tensor. The ranks exchange only plans of which rank writes what. To gather everything, rank 0 has to receive $(R - 1)/R$ of the state from the other $R - 1$ ranks, and then holds the whole state in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which writes them alone: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others. This takes less than a second if the storage can accept 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only while the copy in memory is made. Shards and `async_save` therefore shorten the time that training loses in one save, which is $\delta$ in the next section.
 
 # %% [markdown]
 # ## 8. How often to save
 #
-# Save rarely, and a failure costs much work. Save often, and saving costs much time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$. A failure comes every $T_\text{fail}$ and costs half an interval on average. The share of time that is lost is therefore about
+# If you save rarely, a failure costs much work. If you save often, saving costs much time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$ for its save. On average, a failure comes every $T_\text{fail}$ and costs half an interval. The share of time that is lost is therefore about
 #
 # $$\frac{\delta}{\tau} + \frac{\tau}{2\,T_\text{fail}}, \qquad \text{smallest at} \quad \tau = \sqrt{2\,\delta\,T_\text{fail}}.$$
 #
@@ -866,7 +866,7 @@ assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps fo
 #
 # ### Exercise 4: the best interval
 #
-# Write `best_interval(save_s, lifetime_s, ranks)`, which returns the seconds from save to save by Young's formula, if one save takes `save_s` seconds and a single rank lives `lifetime_s` seconds on average.
+# Write `best_interval(save_s, lifetime_s, ranks)`, which returns the time between saves, in seconds, by Young's formula. One save takes `save_s` seconds, and a single rank lives `lifetime_s` seconds on average.
 
 
 # %% tags=["exercise"] exercise="12.best_interval"
@@ -884,7 +884,7 @@ check("12.best_interval")
 # %% [markdown]
 # Stuck? `hint("12.best_interval")`, `solution("12.best_interval")`.
 #
-# Is the formula true? Here is a *simulation* of a training run that needs `work` seconds of pure computing, on a machine that fails at random times (exponentially distributed, as for independent failures). After a failure a restart takes a while, and everything since the last save is done again.
+# Does the formula hold? Here is a *simulation* of a training run that needs `work` seconds of pure computation, on a machine that fails at random times (exponentially distributed, as for independent failures). After a failure the restart takes a while, and everything since the last save has to be done again.
 
 # %%
 import numpy as np
@@ -939,21 +939,21 @@ compare(prediction, shares, within=0.2, source="By the formula")
 saving_interval(simulated, formula, best)
 
 # %% [markdown]
-# The points are the simulation, the lines the exact mean, and the dashed lines Young's interval: it hits the lowest point for 10,000 ranks, and is still close for 100,000. (With 1,500 failures the mean is accurate to about $1/\sqrt{1500}$, 3%; we allow 10%.)
+# The points show the simulation, the solid lines the exact mean, and the dashed lines Young's interval. For 10,000 ranks it hits the lowest point, and for 100,000 it is still close. (With 1,500 failures the simulated mean is accurate to about $1/\sqrt{1500}$, or 3%; we allow 10%.)
 #
-# With 10,000 ranks and a good interval, a tenth of the time is lost. With 100,000 ranks, the same lifetimes and the same 60 s, more than a third is lost *at best*. Then something else has to change:
+# With 10,000 ranks and a good interval, a tenth of the time is lost. With 100,000 ranks, the same lifetimes and the same 60 s per save, more than a third is lost *at best*. Then something else has to change:
 #
-# - a cheaper save: into the memory of a neighbour, or in the background while training continues; a tenth of $\delta$ means about a third of the saving cost;
-# - a cheaper failure: continue with the survivors (sections 3 to 5), or keep spare machines ready, so that the restart takes seconds;
+# - cheaper saves: save into the memory of a neighbouring machine, or in the background while training continues; with a tenth of $\delta$, saves and repeated work cost about a third as much time;
+# - cheaper failures: continue with the survivors (sections 3 to 5), or keep spare machines ready, so that the restart takes seconds;
 # - fewer failures: replace parts that fail often.
 #
-# The Llama 3 training spent more than 90% of its time training [1, *published*], with failures every three hours.
+# Although a failure came every three hours, Llama 3's run spent more than 90% of its time on training [1, *published*].
 #
 # ## 9. By comparison: `torchrun`
 #
-# `torchrun` starts one process per GPU, and an *agent* on each machine looks after them. If one dies, the agent ends *all* of them. With `--max-restarts` it then starts all of them again, up to that many times; the default is 0, so by default `torchrun` only ends them. Nothing in their memory survives; the program has to find its checkpoint, as `scripts/elastic.py` does. With `--die-at 12` its last rank kills itself in step 12, once. It saves every 5 steps.
+# `torchrun` starts one process per GPU, and an *agent* on each machine supervises these processes. If one dies, the agent ends *all* of them. With `--max-restarts N` it then starts all of them again, up to N times; the default is 0. Nothing in the processes' memory survives; the program has to find its checkpoint, as `scripts/elastic.py` does. With `--die-at 12`, the last rank of this program kills itself in step 12, once. The program saves every 5 steps.
 #
-# **Predict.** At which step will the second life of the ranks begin?
+# **Predict.** At which step will the restarted ranks begin?
 
 # %%
 prediction = None
@@ -998,7 +998,7 @@ print(f"measured here: {time.perf_counter() - started:.1f} s in all")
 compare(prediction, by_torchrun["began_with_step"])
 
 # %% [markdown]
-# Steps 10 and 11 were done twice. Is the result still right? Two of our engines do the same training over MPI, and nobody dies. (With two ranks there is only one order of summation, so MPI and gloo give the same bits: lesson 08.)
+# Steps 10 and 11 were done twice. Is the result still right? Two of our engines run the same training over MPI, without a death. (With two ranks there is only one order of summation, so MPI and gloo give the same bits: lesson 08.)
 
 # %%
 assert (by_torchrun["restarts"], by_torchrun["began_with_step"]) == (1, 10)
@@ -1035,17 +1035,17 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 # | your program | catches an error, shrinks, catches up | finds a checkpoint when it starts |
 # | needs | an MPI with fault tolerance | nothing; works with NCCL and gloo |
 #
-# One trap, found while this lesson was written: the agent's store still has the addresses of the ranks' first life, and PyTorch 2.13 may give them to the second, which then can't connect. `course_lib.parallel.launching` uses a different name in each life; for your own programs start `torchrun` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+# One trap, found while this lesson was written: after a restart the agent's store still contains the addresses of the old processes, and PyTorch 2.13 may give these to the new ones, which then can't connect. `course_lib.parallel.launching` stores addresses under a different name after each restart; for your own programs start `torchrun` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
 #
-# Frameworks offer the first column too (elastic Horovod keeps the state in memory and continues with the ranks that are left), and large training runs use both: survivors for a single death, checkpoints for the rest.
+# Some frameworks also offer what the first column describes (elastic Horovod keeps the state in memory and continues with the ranks that are left), and large training runs use both methods: survivors for a single death, checkpoints for the rest.
 #
-# On GPUs the first column is becoming possible too. NCCL has been able to *shrink* a communicator since version 2.27 and, in later versions, to *revoke* it [7], the two terms of ULFM; PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, continues with those, and lets a restarted one fetch the weights from a living one.
+# Shrinking is becoming possible on GPUs too. NCCL can *shrink* a communicator since version 2.27, and later versions can also *revoke* one [7]; both terms come from ULFM. PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, continues with those, and lets a restarted replica fetch the weights from a living one.
 #
 # ## 10. When nobody dies, and nothing moves
 #
-# A death is at least noticed. Worse is a *hang*: a rank that is alive but does not come. In the next cell two ranks do not mean the same message. `--limit 3` gives it 3 s instead of 60.
+# A death is at least noticed. Worse is a *hang*: a rank is alive, but does not make the call that the others wait for. In the next cell a send and a receive do not match. `--limit 3` gives the cell 3 s instead of 60.
 #
-# **Predict.** How many of the four ranks will be waiting after 3 s? And in how many ranks' code, at least, must you change something to fix it? Write `[waiting, to change]`.
+# **Predict.** How many of the four ranks will be waiting after 3 s? And to fix the bug, on how many ranks at least must you change the code? Write `[waiting, to change]`.
 
 # %%
 prediction = None
@@ -1064,16 +1064,16 @@ print("done")
 compare(prediction, [4, 1], source="In the report above")
 
 # %% [markdown]
-# After 3 s a *hang report* appears, and the ranks are free again. It has one line per rank: what the rank was doing, with whom, with what data, and in which line of your cell. Then it tries to name the bug. Read a report like this:
+# After 3 s a *hang report* appears, and the ranks are free again. It has one line per rank: what the rank was doing, with which rank, with what data, and in which line of your cell. Below these lines, it tries to name the bug. Read a report like this:
 #
 # 1. **Who is not waiting?** If one rank has finished, has raised an error, is computing or is dead, then the others wait for it, directly or through a chain. Follow the chain: 2 waits for 1, 1 waits for 0, 0 waits for 3.
 # 2. **Does the chain close?** If every rank waits for another, and the chain forms a circle, it is a *deadlock*.
 # 3. **Which two calls were meant for each other?** Compare peer, tag, shape, dtype and line, word by word.
-# 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier; they are innocent. To fix it, either rank 0 or rank 1 can take the other's tag: the report can't know which was meant.
+# 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier, but they did not cause the hang. To fix it, either rank 0 or rank 1 can use the other's tag: the report can't know which tag was meant.
 #
-# Outside this course you get less. PyTorch's own groups time out after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. Its *flight recorder* [9] tells you more: each rank keeps its last collectives in a ring buffer in memory, with sizes, states and lines of code, and writes them to a file when the time is up; a script compares the ranks' files. It asks the same questions as the four above.
+# Outside this course you get less help. PyTorch's own groups time out after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. PyTorch's *flight recorder* [9] tells you more: each rank keeps its last collectives in a ring buffer in memory, with sizes, states and lines of code, and writes them to a file after a time-out. A script then compares the ranks' files and asks the same questions as above.
 #
-# The variables are all still there, and the ranks can talk again:
+# All variables are still there, and the ranks can communicate again:
 
 # %%
 # %%px
@@ -1095,7 +1095,7 @@ for name, report in REPORTS.items():
 print("possible bugs:", ", ".join(BUGS))
 
 # %% [markdown]
-# Write `name_the_bugs`. For each report it returns the bug and the set of ranks whose lines of code you would have to change, for example `{"A": ("deadlock", {0, 1}), ...}`. (If a change on either of two ranks would do, name one of them or both.)
+# Write `name_the_bugs`. For each report it returns the bug and the set of ranks whose lines of code you would have to change, for example `{"A": ("deadlock", {0, 1}), ...}`. (If a change on either of two ranks would be enough, name one of them or both.)
 
 
 # %% tags=["exercise"] exercise="12.name_the_bugs"
@@ -1118,7 +1118,7 @@ check("12.name_the_bugs")
 #
 # ## 11. When nothing stops, and the numbers are wrong
 #
-# A death is noticed, a hang is reported. A wrong number is neither, and an all-reduce carries it to every rank. Here 13 rows are dealt out, four to each rank and the last one to rank 3. Each rank scales its columns to mean 0 and standard deviation 1, and computes a gradient. Then the gradients are summed.
+# A death is noticed, and a hang is reported. A wrong number is neither noticed nor reported, and an all-reduce carries it to every rank. Here 13 rows are dealt out: ranks 0 to 2 get four each, and rank 3 gets the last one. Each rank scales its columns to mean 0 and standard deviation 1, and computes a gradient. Then the gradients are summed.
 #
 # **Predict.** The sum turns out to be `nan`, "not a number". On how many ranks is the sum `nan`, and on how many was the rank's own gradient `nan` before the all-reduce? Write `[sum, own]`.
 
@@ -1158,7 +1158,7 @@ counted = [comm.allreduce(int(one.isnan().any())) for one in (total, own)]
 compare(prediction, cluster.view["counted"][0])
 
 # %% [markdown]
-# One rank produced it, and now every rank has it, so the sum does not show where it came from. Check the numbers before they are mixed: an `assert` before the all-reduce stops the rank whose numbers are wrong, and no other. (There are other tools for forward and backward, such as `torch.autograd.detect_anomaly()`. They work on one rank as they do without ranks.)
+# One rank produced the `nan`, and now every rank has it, so the sum does not show where it came from. Check the numbers before they are mixed: an `assert` before the all-reduce stops the rank whose numbers are wrong, and no other. (For forward and backward there are other tools, such as `torch.autograd.detect_anomaly()`. On a rank they work as in any other process.)
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 # %%px
@@ -1167,13 +1167,13 @@ assert own.isfinite().all(), "my own gradient is not finite"
 dist.all_reduce(own)
 
 # %% [markdown]
-# Rank 3 raised the error, and the others waited for it until they were freed. You can still see what each was doing when the cell ended. You can also look at any time, even while a cell runs (`%%px --noblock`), hangs, or computes for too long:
+# Rank 3 raised the error, and the others waited for it until they were freed. `cluster.where()` still shows what each rank was doing when the cell ended. You can call it at any time, even while a cell runs (`%%px --noblock`), hangs, or computes for too long:
 
 # %% tags=["nbval-ignore-output"]
 cluster.where()
 
 # %% [markdown]
-# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the calls, `u` and `d` go to the outer and the inner call, `p x` prints, `q` leaves. Run it in a cell of your own (a prompt waits for a person, so it isn't in this notebook):
+# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the calls, `u` and `d` go to the outer and the inner call, `p x` prints `x`, and `q` leaves. Run it in a cell of your own (a prompt waits for input, so this notebook cannot contain it):
 #
 # ```
 # %pxdebug 3
@@ -1183,13 +1183,13 @@ cluster.where()
 # rank 3> q
 # ```
 #
-# **Stop before it happens.** The error came after the mistake: `scaled` had returned long before. A *breakpoint* stops a rank in the middle of its cell. Put `breakpoint()` into any function, for all ranks, or after an `if` for the one that you mean, here as the first line of `scaled`:
+# **Stop before it happens.** The error came after the mistake: `scaled` had returned long before. A *breakpoint* stops a rank in the middle of its cell. Put `breakpoint()` into any function, either for all ranks or, after an `if`, for one rank. Here it becomes the first line of `scaled`:
 #
 # ```
 #     if rank == 3: breakpoint()
 # ```
 #
-# Run that cell again, and the next. The notebook shows where each rank is, and asks what rank 3 should do. `n` goes to the next line, `s` steps into a call, `c` continues. The others wait in their all-reduce, and all limits and deadlines stand still while you look:
+# Run that cell again, and the next. The notebook shows where each rank is, and asks what rank 3 should do. `n` goes to the next line, `s` steps into a call, and `c` continues. The others wait in their all-reduce, and no limit or deadline runs while you look:
 #
 # ```
 # rank  state            what                          where           for
@@ -1214,13 +1214,13 @@ cluster.where()
 # 1
 # ```
 #
-# If several ranks have stopped, `rank 1` switches to another one, `ranks` shows them all, and `all n` makes all of them execute the next line, which is how you step over an all-reduce. With `q`, or the stop button, you end the cell on all ranks.
+# If several ranks have stopped, `rank 1` switches to rank 1, `ranks` shows all ranks, and `all n` makes all stopped ranks execute the next line, which is how you step over an all-reduce. With `q`, or the stop button, you end the cell on all ranks.
 #
-# So one row has no spread: its variance is 0 divided by 0. But that is only the symptom. If every rank had four rows, there would be no `nan`, and the numbers would still be wrong: each rank would measure with its own ruler, the mean and the spread of its four rows. One process would use those of all 13. (The same holds for batch norm: see `SyncBatchNorm` in lesson 08.)
+# So a single row has no spread: its variance is 0 divided by 0. But that is only the symptom. If every rank had four rows, there would be no `nan`, and the numbers would still be wrong: each rank would measure with its own ruler, the mean and the spread of its own four rows. One process would use the mean and the spread of all rows. (The same holds for batch norm: see `SyncBatchNorm` in lesson 08.)
 #
 # ### Exercise 6: one ruler for all
 #
-# Write `standardise`, so that the ranks' rows together come out as one process would standardise them: each column's mean over all rows of all ranks becomes 0, and its standard deviation 1 (the variance is divided by one less than the number of all rows, as above). A rank may have one row, or none, and must still take part.
+# Write `standardise`, which standardises the ranks' rows as a single process with all the rows would: over the rows of all ranks, each column then has mean 0 and standard deviation 1. (For the variance, divide the sum of squares by one less than the number of all rows, as above.) A rank may have one row, or none, and must still take part.
 
 
 # %% tags=["exercise"] exercise="12.standardise"
@@ -1246,9 +1246,9 @@ check("12.standardise")
 # | | what to remember |
 # |---|---|
 # | $T_\text{fail} = T_\text{life}/R$ | the job fails $R$ times as often as one of its $R$ ranks |
-# | detection | the launcher sees it; survivors get `RankFailedError` at once |
+# | detection | the launcher notices the death; survivors get `RankFailedError` at once |
 # | `cluster.shrink()`, `mpi.shrink()` | a new world made of the survivors; variables stay; ranks get new numbers |
-# | going on | same step for all, taken from the rank that is furthest on; weights *and* momentum; new DDP; batch shared out again |
+# | going on | all ranks take the step number, weights *and* momentum from the rank that is furthest on; new DDP; batch shared out again |
 # | R - 1 ranks | same global batch, same rate; or a smaller batch, rate times (R - 1)/R |
 # | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |
 # | writing it | to a file beside the old one; flush, `fsync`, rename |
@@ -1259,7 +1259,7 @@ check("12.standardise")
 # | a wrong number | check on each rank before numbers are mixed; an all-reduce hides which rank produced it |
 # | `cluster.where()`, `%pxdebug 3`, `breakpoint()` | where all ranks are; a rank's latest error; a rank in the middle of its cell |
 #
-# **Break it on purpose.** *Symptom*: after a death the loss behaves as it should for a few steps, and then the replicas' losses drift apart. *Diagnosis*: `assert_replicas_equal(model)` after each step; the weights first differ one step after the new DDP was created, so they began equal and were updated differently: the momentum was not transferred. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
+# **Break it on purpose.** *Symptom*: after a death the loss behaves as it should for a few steps, and then the replicas' losses drift apart. *Diagnosis*: call `assert_replicas_equal(model)` after each step. The weights first differ one step after the new DDP was created, so they were equal at first and then updated differently: the momentum was not transferred. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
 #
 # **Next:** lesson 13 runs all this on several machines.
 #

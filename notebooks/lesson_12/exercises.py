@@ -1,7 +1,6 @@
-"""After a death, what counts is the state that all survivors share, or that a whole file holds.
+"""The checks of lesson 12: survivors of a death, whole checkpoints, hang reports and wrong numbers.
 
-The checks of lesson 12. Nobody dies in them: a rank stays away as a dead one would, or a write
-is interrupted.
+No rank dies in the checks: one stays away as a dead rank would, or a write is interrupted.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from course_lib.teaching.judges.trials import is_text
 REPORT_HINTS = [
     "Start with the rank that is *not* waiting. If there is one, the others wait for it, directly "
     "or through a chain. If all wait, look for two calls that were meant for each other.",
-    "A: three wait in the same line, and one has finished the cell. B: write down who waits "
-    "for whom, as arrows. C: two calls between ranks 0 and 1 differ in one number.",
+    "A: three ranks wait in the same line, and one has finished the cell. B: write down which rank "
+    "waits for which, as arrows. C: two calls between ranks 0 and 1 differ in one number.",
     "A is about the rank that finished. B: the chain 2, 1, 0 ends at the rank that computes. C: "
-    "tag 5 is not tag 6, and ranks 2 and 3 only wait for those two.",
+    "tag 5 is not tag 6, and ranks 2 and 3 only wait for ranks 0 and 1.",
 ]
 
 
@@ -29,7 +28,7 @@ def check_name_the_bugs(name_the_bugs) -> str:
     from .judge_reports import judge_diagnoses
 
     judge_diagnoses(name_the_bugs())
-    return "In all three you found the cause, and not one of its consequences."
+    return "In all three reports you found the cause, not one of its consequences."
 
 
 # ---- numbers that are none ----------------------------------------------------------------------
@@ -38,8 +37,8 @@ STANDARDISE_HINTS = [
     "Think of one process with all rows: it knows one mean and one spread. Which sums over "
     "all rows do these two need, and how can every rank get them?",
     "Sum three things over all ranks: the number of rows, their sum, and, once the mean is known, "
-    "the squares of their distances from it. A rank with one row, or with none, adds what it "
-    "has.",
+    "the squares of their distances from it. A rank with one row, or with none, contributes what "
+    "it has.",
     "```python\n"
     "count = comm.allreduce(len(rows))\n"
     "mean = comm.allreduce(rows.sum(0)) / count\n"
@@ -53,7 +52,7 @@ def check_standardise(standardise) -> str:
     from .judge_standardising import judge_standardising
 
     judge_standardising(standardise)
-    return "One mean and one spread for all, with one row on a rank and with none."
+    return "All ranks use one mean and one spread, even if a rank has one row or none."
 
 
 # ---- what is left of the epoch ----------------------------------------------------------------
@@ -62,7 +61,8 @@ REST_HINTS = [
     "Before the death all ranks together went through the first `done` samples of the order. "
     "What is left is one list; share it out among the ranks that there are *now*.",
     "Take the list from position `done` on. Rank r takes every `world_size`-th sample of it, "
-    "beginning at position r. Then the ranks' next samples together are the next of the order.",
+    "beginning at position r. Then the ranks' next samples together are the next ones in the "
+    "order.",
     "A slice `[start::step]` takes every `step`-th entry. Two slices, one after the other: the "
     "first leaves out what is done, the second is this rank's share.",
 ]
@@ -78,7 +78,7 @@ def check_rest_of_epoch(rest_of_epoch) -> str:
             raise WrongAnswer("changes-its-input")
         _judge_shares(shares, order, done, before, now)
     _judge_no_rest(rest_of_epoch, 12, 3)
-    return "Every sample that was left comes once, in the batches that would have come anyway."
+    return "Every remaining sample comes once, in the same batches as without the death."
 
 
 def _judge_no_rest(rest_of_epoch, samples: int, now: int) -> None:
@@ -138,9 +138,10 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
 # ---- go on with the survivors -----------------------------------------------------------------
 
 SURVIVOR_HINTS = [
-    "Each rank knows only its own number of steps. First every rank has to learn the numbers of "
-    "all; then the one that has done most sends the others everything that the next step needs.",
-    "`dist.all_gather_object(list, mine, group=group)` fills the list with every rank's. "
+    "Each rank knows only how many steps it has done itself. First every rank has to learn the "
+    "numbers of all ranks; then the rank that has done most steps sends the others everything that "
+    "the next step needs.",
+    "`dist.all_gather_object(list, mine, group=group)` fills the list with every rank's `mine`. "
     "`dist.broadcast_object_list([a, b], group=group, group_src=r)` gives rank r's objects to "
     "all. A step depends on the model's `state_dict()` *and* the optimizer's.",
     "```python\n"
@@ -162,15 +163,15 @@ def check_go_on(go_on) -> str:
 
     need_process_group()
     check_survivors(go_on)
-    return "All survivors have the weights, the momentum and the step of the one furthest on."
+    return "All survivors have the weights, momentum and step of the rank that was furthest on."
 
 
-# ---- a file that is there as a whole ----------------------------------------------------------
+# ---- a file that is always whole --------------------------------------------------------------
 
 SAVE_HINTS = [
-    "Never touch the file that you may need. Write another one beside it, and when that is "
-    "complete, rename it.",
-    "`os.replace(new, path)` renames in one step, whether there was a file or not, as "
+    "Never touch the file that you may need. Write another file beside it, and rename it when it "
+    "is complete.",
+    "`os.replace(new, path)` renames in one step, whether or not there was a file at `path`, as "
     "long as both are in the same folder. Before that, the bytes have to be on the disk: "
     "`file.flush()` empties Python's buffer, `os.fsync(file.fileno())` the system's.",
     "```python\n"
@@ -188,7 +189,7 @@ def check_save_whole(save_whole) -> str:
     from .judge_saving import judge_saving
 
     judge_saving(save_whole)
-    return "Whenever the process dies, there is one whole checkpoint: the old or the new."
+    return "Whenever the process dies, there is one whole checkpoint: the old one or the new one."
 
 
 # ---- how often ----------------------------------------------------------------------------------
@@ -197,8 +198,8 @@ INTERVAL_HINTS = [
     "Two losses work against each other: saving costs `save_s` in every interval, and a failure "
     "costs half an interval on average. What matters is how often *any* of the ranks fails.",
     "With R ranks failures come R times as often, every lifetime_s / R seconds on average: that "
-    "is T. With t from save to save, the share of time lost is save_s / t + t / (2 T). Where is "
-    "its derivative with respect to t zero?",
+    "is T. If t is the time between saves, the share of time lost is save_s / t + t / (2 T). Where "
+    "is its derivative with respect to t zero?",
     "-save_s / t**2 + 1 / (2 T) = 0, so t is the square root of ... Mind the seconds.",
 ]
 

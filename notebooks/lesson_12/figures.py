@@ -1,7 +1,7 @@
 """The figures of lesson 12: a loss across deaths, and the time lost to saving and to failures.
 
-Points are losses measured on ranks, or times lost in a simulation; the line under them is what
-they should equal.
+Points are losses measured on ranks, or times lost in a simulation; the line under them shows the
+values that they should equal.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def loss_across_deaths(
     """Plot the loss of each step before, between and after deaths, over that of a serial run.
 
     Args:
-        losses: of each step, the first one number 0.
-        serial: of the run that they should equal.
-        deaths: from the number of the step in which somebody died to the rank that did.
-        ranks: how many there were in the beginning.
+        losses: the loss of each step, beginning with step 0.
+        serial: the losses of the serial run, which the others should equal.
+        deaths: from the number of a step in which a rank died to the number of that rank.
+        ranks: the number of ranks at the beginning.
         alt: alternative text; leave measured numbers out of it.
 
     Raises:
-        ValueError: if there are not as many losses here as there, or a death is outside.
+        ValueError: if the two lists differ in length, or a death is outside their steps.
     """
     if len(losses) != len(serial):
         raise ValueError(f"{len(losses)} losses, but {len(serial)} of the serial run")
@@ -93,7 +93,7 @@ def saving_interval(
     *,
     alt: str = "",
 ) -> Figure:
-    """Plot the share of time that is lost over the seconds from save to save, both logarithmic.
+    """Plot the share of time lost against the seconds between saves, both logarithmic.
 
     Args:
         simulated: from a label to intervals (seconds) and the shares lost there (0 to 1).

@@ -1,4 +1,4 @@
-"""Three hang reports, as real cells gave them on four ranks, for the exercise of lesson 12."""
+"""Three hang reports that real cells produced on four ranks, for an exercise of lesson 12."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""In a hang report, look for the rank that is not waiting, or for what cannot match.
+"""The judge of lesson 12 for the diagnoses of hang reports.
 
-What each wrong diagnosis of the three reports in :mod:`.hang_reports` overlooks. No rank is
-needed.
+It tells what each wrong diagnosis of the reports in :mod:`.hang_reports` overlooks, and needs no
+ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .hang_reports import BUGS, REPORTS
 
 __all__ = ["judge_diagnoses"]
 
-# By report: the bug, and the sets of ranks to change. Of two tags either may be changed.
+# By report: the bug, and the sets of ranks to change. Either of two tags may be changed.
 _RIGHT = {
     "A": ("skipped collective", [{2}]),
     "B": ("endless loop", [{3}]),
@@ -54,7 +54,7 @@ def _judge(report: str, bug: str, ranks: set[int]) -> None:
     raise WrongAnswer("does-not-fit", report=report, bug=bug)
 
 
-# By report and by the bug that was named. The right bug stands here for wrong ranks.
+# By report and by the bug that was named. The right bug is listed for answers with wrong ranks.
 _RECOGNISED = {
     "A": {
         "skipped collective": "blames-the-waiting: in A",

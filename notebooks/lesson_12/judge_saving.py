@@ -1,7 +1,7 @@
-"""Whoever dies while writing must leave the old file, whole.
+"""The judge of lesson 12 for writing a checkpoint: a death must leave the old file whole.
 
-The judge behind the check of lesson 12 about writing a checkpoint. The learner's function is
-interrupted in the middle of writing, and watched while it renames. No rank is needed.
+It interrupts the learner's function in the middle of writing, and watches it rename. It needs no
+ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Died(Staged):
 
 
 class DiskFull(Staged, OSError):
-    """Stands for what the system says when nothing more goes onto the disk."""
+    """Stands for the system's error when the disk is full."""
 
     def __init__(self) -> None:
         super().__init__(errno.ENOSPC, "No space left on device")
@@ -43,10 +43,10 @@ class Seen:
 
     Attributes:
         written: how often ``write`` was called.
-        inode: of the file that ``write`` was given; None of one in memory.
-        in_place: whether that was the checkpoint itself.
-        renames: in their order.
-        synced: of each fsync, which file and how many bytes were in it.
+        inode: that of the file that ``write`` was given; None for a file in memory.
+        in_place: whether that file was the checkpoint itself.
+        renames: all renames, in their order.
+        synced: for each fsync, which file was synced and how many bytes were in it.
     """
 
     written: int = 0
@@ -57,7 +57,7 @@ class Seen:
 
 
 class Rename(NamedTuple):
-    """A file gets the checkpoint's name: whence, how many bytes, what was synced, over what."""
+    """A file gets the checkpoint's name: where from, how many bytes, what was synced, over what."""
 
     folder: Path
     inode: int
@@ -83,7 +83,7 @@ def judge_saving(save_whole) -> None:
 
 
 def _judge_gap(save_whole) -> None:
-    """There is a checkpoint of that name at every moment, also just before the rename."""
+    """There is a checkpoint of that name at every moment, even just before the rename."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.pt")
         path.write_bytes(OLD)
@@ -100,7 +100,7 @@ def _judge_gap(save_whole) -> None:
 
 
 def _judge_failure(save_whole, failure: Exception) -> None:
-    """The old file stays, the failure is told, and the next save is as good as any other."""
+    """The old file stays, the failure is reported, and the next save works like any other."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "step-200.ckpt")
         path.write_bytes(OLD)
@@ -147,7 +147,7 @@ def _judge_way(seen: Seen, path: Path) -> None:
     if not seen.renames and path.stat().st_ino != seen.inode:
         raise WrongAnswer("copies-instead")
     if not seen.renames:
-        return  # renamed by a function that nobody watches, so the rest is not known
+        return  # renamed by a function that is not watched, so the rest is unknown
     rename = seen.renames[0]
     if rename.size != len(NEW):
         raise WrongAnswer("not-flushed", size=rename.size, whole=len(NEW))
@@ -217,7 +217,7 @@ def _noted(save_whole, seen: Seen, path: Path) -> Iterator[None]:
         original: (renamed if name in _RENAMES else synced)(original)
         for name, original in originals.items()
     }
-    # Also where a cell says `from os import fsync, replace`.
+    # This also covers cells with `from os import fsync, replace`.
     cell: dict[str, Any] = getattr(inspect.unwrap(save_whole), "__globals__", {})
     own = {name: value for name, value in cell.items() if any(value is known for known in noting)}
     with patch.multiple(os, **{name: noting[original] for name, original in originals.items()}):

@@ -1,6 +1,6 @@
-"""Rows that were dealt out are standardised by the mean and spread of all of them.
+"""The judge of lesson 12 for standardising rows by the mean and spread of all ranks' rows.
 
-What is wrong with an answer shows in how it differs from the right one, column by column: by a
+It finds out what is wrong from how an answer differs from the right one, column by column: by a
 factor, by a shift, or from rank to rank.
 """
 
@@ -33,7 +33,7 @@ def judge_standardising(standardise: Callable) -> None:
         generator = torch.Generator().manual_seed(12 + trial)
         scale = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
         rows = torch.rand(sum(share), 3, generator=generator, dtype=torch.float64) * scale
-        rows += torch.arange(len(rows))[:, None] * scale / 4  # so shares have means of their own
+        rows += torch.arange(len(rows))[:, None] * scale / 4  # so the shares' means differ
         mine = rows.split(share)[comm.rank]
         kept = mine.clone()
         given = standardise(comm, mine)
@@ -67,7 +67,7 @@ def _compare(given: Sequence[object], rows: torch.Tensor, share: list[int]) -> N
 
 
 def _require_numbers(tensors: Sequence[torch.Tensor], share: list[int]) -> None:
-    """Raise for numbers that are none, and for ranks that look at their own rows only."""
+    """Raise WrongAnswer for nan or infinity, and for ranks that use only their own rows."""
     odd = [rank for rank, one in enumerate(tensors) if not one.isfinite().all()]
     if odd:
         told = {"rank": odd[0], "count": share[odd[0]]}

@@ -1,7 +1,6 @@
-"""After a death, replicas are equal again in weights, momentum and step, or never.
+"""The judge of lesson 12 for going on with the survivors: weights, momentum and step must agree.
 
-The judge behind the check of lesson 12 about going on with the survivors. Nobody dies in it:
-one rank stays away, as a dead one would, and one of the others is a step ahead.
+No rank dies in it: one stays away, as a dead rank would, and one of the others is a step ahead.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def check_survivors(go_on) -> None:
             "it needs at least 3 ranks, of which one stays away: run the lesson's cell with "
             "start_cluster(n=4, ...), then the one with dist.init_process_group, and your own"
         )
-    _trained(1)  # on all ranks alike: the first optimizer of a process imports for seconds
+    _trained(1)  # on all ranks: the first optimizer of a process spends seconds on imports
     last, other = len(living) - 1, len(living) - 2
     judge_survivors(observe_survivors(go_on, living, last), last)
     with as_mistake("one-rank-always", last=last, other=other):
@@ -49,7 +48,7 @@ def check_survivors(go_on) -> None:
 
 
 def observe_survivors(go_on, living: list[int], ahead: int) -> Findings:
-    """Let the living go on from states that are a step apart; rank ``ahead`` of them is ahead."""
+    """Let the survivors go on from states a step apart; rank ``ahead`` of them is ahead."""
     return on_each_rank(functools.partial(_try, go_on, ahead), living)
 
 
@@ -124,7 +123,7 @@ def judge_survivors(everyone: Findings, ahead: int) -> None:
 
 
 def _trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a model and its optimizer after some steps that are the same on every rank."""
+    """Return a model and its optimizer after ``steps`` steps, the same on every rank."""
     model = nn.Linear(3, 1)
     model.register_buffer("seen", torch.tensor(steps))  # counts steps, as batch norm does
     with torch.no_grad():
@@ -143,7 +142,7 @@ def _weights(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _which(weights: list[torch.Tensor]) -> int | None:
-    """After how many steps a model has these weights; None if never."""
+    """Return after how many steps a model has these weights; None if it never has them."""
     for steps in (AHEAD, BEHIND):
         pairs = zip(weights, _weights(_trained(steps)[0]), strict=True)
         if all(torch.equal(one, other) for one, other in pairs):

@@ -1,9 +1,9 @@
 """Makes the survivors of a dead rank equal again, so that they can go on training.
 
-A rank dies while others wait for it in an all-reduce. Some may have got their result just before
-and taken the step; they cannot be more than one step ahead, because the next all-reduce needs
-everybody. Those behind take over the weights and the optimizer of one that is ahead. Then all
-replicas are what they would be if nobody had died.
+A rank dies while others wait for it in an all-reduce. Some may have received their result just
+before and made the update; they cannot be more than one step ahead, because the next all-reduce
+needs all ranks. Those that are behind take over the weights and the optimizer state of one that is
+ahead. Then all replicas are as they would be without the death.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["catch_up", "unwrapped"]
 
 
 def unwrapped(ddp: DistributedDataParallel) -> nn.Module:
-    """Return the model inside of ``ddp``, without the hooks by which DDP learns of its gradients.
+    """Return the model inside ``ddp``, without the hooks that tell DDP about its gradients.
 
-    For wrapping it anew. After an error in backward the old wrapper may be kept alive, by a
-    traceback that refers to it, and its hooks would disturb the new one's.
+    The model can then be wrapped again. After an error in backward, a traceback may keep the old
+    wrapper alive, and its hooks would interfere with those of the new one.
     """
     ddp._remove_autograd_hooks()
     return ddp.module
@@ -37,13 +37,13 @@ def catch_up(
     """Make all replicas equal to one that has done most steps; every rank of the group calls it.
 
     Args:
-        model: plain, not inside of DistributedDataParallel (that of the dead world is useless).
+        model: the plain model, not inside DistributedDataParallel (which used the dead world).
         optimizer: over the model's parameters.
         steps_done: how many steps this rank has finished.
         group: the survivors, by default the default group.
 
     Returns:
-        The most steps that any of them has finished, which is also the number of the next one.
+        The most steps that any survivor has finished, which is also the number of the next step.
     """
     everyones = exchange(steps_done, group)
     furthest = max(everyones)

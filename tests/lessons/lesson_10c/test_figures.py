@@ -1,4 +1,4 @@
-"""The figures of lesson 10c: a ring of keys, causal work, tokens on their way, loads of experts."""
+"""The figures of lesson 10c: ring attention, causal work, dispatch and combine, experts' loads."""
 
 import xml.etree.ElementTree as ElementTree
 

@@ -134,7 +134,7 @@ def test_other_sections_than_the_timeline_s_are_refused(real: Profile) -> None:
     timeline, _ = both(real)
     first, second = real.sections
     for others in ([second, first], [first, second, first]):
-        with pytest.raises(ValueError, match="rank 1 has other sections"):
+        with pytest.raises(ValueError, match="rank 1 has different sections"):
             moved_to(timeline.lanes[1], real._replace(sections=others))
     shorter = real._replace(sections=[first])
     assert moved_to(timeline.lanes[1], shorter)[0].sections[0].name == "forward"

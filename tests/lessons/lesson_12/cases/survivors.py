@@ -1,4 +1,4 @@
-"""After catching up, replicas hold all of the state of the one furthest on."""
+"""After catching up, replicas hold the whole state of the rank that was furthest on."""
 
 from __future__ import annotations
 
