@@ -207,9 +207,9 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
 def _by_itself(result: Result) -> str:
     others = result.together.ranks - 1
     return (
-        "one rank by itself. No rank has sent anything, so the model that was looked at is rank "
-        f"0's alone, and the work of the other {others} is lost. What differs from 1 comes from "
-        "batch, rate and the luck of its samples"
+        "one rank by itself. No rank sent anything, so the model that was tested is rank 0's "
+        f"alone, and the work of the other {others} is lost. If the speed-up differs from 1, the "
+        "causes are batch, rate and the luck of the samples"
     )
 
 
