@@ -1,4 +1,4 @@
-"""What paragraphs and settings mean, and which words say so."""
+"""Judges the reading exercises: what settings and paragraphs mean, and which words say so."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _plain(word: object) -> str:
 
 
 def judge_reading(reading: Callable) -> None:
-    """Raise the first answer that is wrong, with the words that tell."""
+    """Raise the first answer that is wrong, with the words that give the right one."""
     given = reading()
     if given is None:
         raise WrongAnswer("returns-nothing")

@@ -172,7 +172,7 @@ check("14.speed_up")
 #
 # Task A is a small MLP with 9,610 parameters in four tensors, so its gradients take up 38,440 bytes. The link has a latency of 5 ms and a bandwidth of 100 Mbit/s, that is, 12.5 MB/s.
 #
-# **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. With a separate all-reduce for each tensor you pay the latency of four all-reduces; with a single one for all tensors, of one. Your first formula says how long each way takes. (If one of your two functions is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
+# **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor costs the latency of four all-reduces; a single one for all tensors costs the latency of one. Your first formula says how long each way takes. (If one of your two functions is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
 
 # %%
 my_sync, my_speed_up = yours_or_solution("14.sync_seconds"), yours_or_solution("14.speed_up")
@@ -485,7 +485,7 @@ assert local_bytes < synchronous_bytes / 4
 # %% [markdown]
 # ## 6. Your project: task C
 #
-# Task C uses Fashion-MNIST, CIFAR-10 or MNIST, whichever it finds first in your `COURSE_DATA` folder, or else the digits, all at 14 × 14 pixels. Nothing is downloaded here. To fetch a data set, call, for example, `course_lib.training.data.load("fashion_mnist")` once, in a single process. (Only part of MNIST was available when the course was built; the targets for Fashion-MNIST and CIFAR-10 are estimates that have not been tested with a run.)
+# Task C uses the first of Fashion-MNIST, CIFAR-10 and MNIST that it finds in your `COURSE_DATA` folder, or else the digits, all at 14 × 14 pixels. Nothing is downloaded here. To fetch a data set, call, for example, `course_lib.training.data.load("fashion_mnist")` once, in a single process. (Only part of MNIST was available when the course was built; the targets for Fashion-MNIST and CIFAR-10 are estimates that have not been tested with a run.)
 #
 # The model is an MLP with one hidden layer of 128 units. For a grey image of 14 × 14 pixels it has four tensors, of 100,352, 512, 5,120 and 40 bytes, 106,024 in all. (With three colours, as in CIFAR-10, the first tensor takes up 301,056 bytes, and all four 306,728.) The link has a latency of 10 ms and a bandwidth of 50 Mbit/s. The next cell prints which data set and which tensors you have:
 
@@ -510,7 +510,7 @@ print(f"one rank, batch 16: {pilot_c}, so {steps_c} steps at the rate {rate_c}")
 cluster.view["rate_c"] = rate_c
 
 # %% [markdown]
-# Take any strategy from section 1, or add one of your own: put its name and a one-line description into `STRATEGIES` in the notebook, and its function into `strategies.READY` in a `%%px` cell. Then put your plan into the next cell, and run it and the two cells below it; for another plan, and another report, do the same again. (The plan that is in the cell now is not a good one: work out why.)
+# Take any strategy from section 1, or add one of your own: put its name and a one-line description into `STRATEGIES` in the notebook, and its function into `strategies.READY` in a `%%px` cell. Then put your plan into the next cell, and run that cell and the two code cells after it. You can do this for as many plans as you like; each gives you another report. (The plan that is in the cell now is not a good one: work out why.)
 
 # %% tags=["nbval-ignore-output"]
 my_plan = cluster.view["my_plan"] = None  # if the next line fails, there is no plan

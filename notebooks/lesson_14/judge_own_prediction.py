@@ -1,8 +1,8 @@
-"""Which mistake a learner's prediction looks like, once the run has shown the steps.
+"""Which mistake a learner's prediction resembles, once the run has shown the number of steps.
 
-For the strategies whose seconds have a formula, each usual mistake gives a speed-up of its own,
-from the task's numbers and the steps that were measured. A prediction that is equal to one of them,
-and not to the right one, was probably made in that way.
+For the strategies that have a formula for the seconds per step, each usual mistake gives a speed-up
+of its own, from the task's numbers and the measured steps. A prediction that equals one of these,
+but not the right value, probably contains that mistake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .tasks import Plan, Task
 __all__ = ["Guess", "guesses", "reading"]
 
 _SAME = 0.02  # as a fraction: people round
-_NEAR = 0.05  # so near to the formula there is nothing to explain
+_NEAR = 0.05  # this close to the formula, there is nothing to explain
 _GOOD = 0.10  # of the measurement
 _WITHOUT_MESSAGES = (
     "by-the-formula",
@@ -30,7 +30,7 @@ _WITHOUT_MESSAGES = (
 
 
 class Guess(NamedTuple):
-    """A speed-up, and what one has to forget to get it (empty: nothing)."""
+    """A speed-up, and the mistake that leads to it (empty for the right one)."""
 
     name: str
     speed_up: float
@@ -47,7 +47,7 @@ def guesses(
         tensors: bytes of each parameter.
 
     Returns:
-        nothing for a strategy without a formula.
+        An empty list for a strategy without a formula.
     """
     buckets = _buckets(plan, tensors)
     if buckets is None:
@@ -129,7 +129,7 @@ def guesses(
 
 
 def reading(predicted: float, measured: float, found: Sequence[Guess]) -> str:
-    """Return in a sentence what a prediction looks like."""
+    """Return, in a sentence, what a prediction resembles."""
     if not found:
         return "this strategy has no formula here; look at the timeline"
     right, *mistakes = found
