@@ -87,7 +87,7 @@ for name in ("fabric", "accelerate"):
     print()
 
 # %% [markdown]
-# To keep the scripts comparable, we shard the samples by hand in each of them. If you use a `DataLoader`, both frameworks shard for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler` or something similar. Neither framework averages the loss that you print unless you ask it to.
+# To keep the scripts comparable, we shard the samples by hand in both of them. If you use a `DataLoader`, both frameworks shard for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler` or something similar. Neither framework averages the loss that you print unless you ask it to.
 #
 # DeepSpeed goes further: the model and the optimizer become one object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. The first time it runs on a CPU, DeepSpeed builds one of its own operators, which needs a compiler and takes a few minutes. Its main purpose is ZeRO, which shards optimizer state, gradients and parameters over all ranks. PyTorch's `fully_shard` does the same (lesson 10b).
 #

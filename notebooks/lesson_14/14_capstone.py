@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 14 Capstone
 #
-# **The one idea.** You have understood a speed-up when you can predict it. In this lesson you choose how to train a given model on a given network, and predict how many times as fast as one rank that will be. Then you measure it, and hand in a one-page report.
+# **The one idea.** You have understood a speed-up when you can predict it. In this lesson you choose how to train a given model on a given network, and predict the speed-up over one rank. Then you measure the speed-up, and hand in a one-page report.
 #
 # **You will be able to**
 # - predict the *time to a target accuracy*: the number of steps times the time per step;
@@ -54,7 +54,7 @@ if not dist.is_initialized():
 # %% [markdown]
 # ## 1. The rules
 #
-# There are three tasks. Each task sets a model, a data set, a target for the test accuracy, a device for each rank, and a link between the ranks.
+# There are three tasks. Each task specifies a model, a data set, a target for the test accuracy, a device for each rank, and a link between the ranks.
 
 # %% tags=["nbval-ignore-output"]
 for task in TASKS.values():
@@ -119,7 +119,7 @@ two_parts()
 #
 # where α is the latency in seconds, β the seconds per byte, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`, which returns the number of seconds it takes to synchronise all the buckets of a gradient, with one all-reduce after the other. `buckets` lists the size of each bucket in bytes.
 #
-# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The gradients in tasks A, C and B take up 38, 106 and 307 kB, so Rabenseifner's algorithm would change nothing there. It would help only in task C with CIFAR-10, where the gradients take up 307 kB, and then by only 4 %.)
+# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The gradients in tasks A, C and B take up 38, 106 and 307 kB, so Rabenseifner's algorithm would change nothing. The only exception is task C with CIFAR-10, where the gradients take up 307 kB and this algorithm would save 4 %.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
@@ -586,7 +586,7 @@ Markdown(rubric())
 # |---|---|
 # | the aim | time to a target accuracy, compared with one rank that has the same model, data and clock, at its best learning rate |
 # | the clock | runs for everything that produces the model whose accuracy counts |
-# | the number of steps | is luck with one seed; the median of several seeds is a measurement |
+# | the number of steps | with one seed is luck; the median of several seeds is a measurement |
 # | speed-up | $(N_1/N_R) \cdot (T_1/T_R)$: fewer steps, but longer ones |
 # | to predict the steps | for a larger batch, run a pilot in one process; for other strategies, a rehearsal |
 # | to predict the seconds per step | add the computing, the part that is not divided, and every message's latency and bytes |
