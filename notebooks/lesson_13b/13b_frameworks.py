@@ -397,7 +397,7 @@ def simulated(ranks):
 
 
 # %% [markdown]
-# The example multiplies a row of eight ones by a column of the numbers 0 to 7. Both are sharded over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+# The example multiplies a row of eight ones by a column of the numbers 0 to 7. Both are sharded over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then the product's placement is `Partial`.
 #
 # **Predict.** What value does rank 3 hold before the terms are added up?
 
@@ -508,7 +508,7 @@ assert answers == [6.0] * 4
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its ideas yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and its configuration sets how much of each to use. (It is only useful on GPUs, so it isn't installed here. The setting names below are those in its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its parts yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and its configuration sets how much of each to use. (It is only useful on GPUs, so it isn't installed here. The setting names below are those in its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it gives you | lesson |
 # |---|---|---|
