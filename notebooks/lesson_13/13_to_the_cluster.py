@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 13 To the cluster
 #
-# **The one idea.** A training program asks three questions: which rank am I, of how many, and which one on this machine? Each launcher (`mpiexec`, `torchrun` or Slurm) answers in its own way. Everything else in the program stays as it is on a laptop.
+# **The one idea.** A training program asks three questions: which rank am I, of how many, and which one on this machine? Each launcher (`mpiexec`, `torchrun` or Slurm) answers them in its own way. Everything else in the program is the same as on a laptop.
 #
 # **You will be able to**
-# - start the training of lesson 05 with `mpiexec`, with `torchrun`, as a Slurm batch job and from a notebook, and check whether all of them computed the same;
+# - start lesson 05's training with `mpiexec`, with `torchrun`, as a Slurm batch job and from a notebook, and check that every run ended with the same weights;
 # - say what each launcher tells its ranks, and which of these values you can trust;
 # - give every rank its own GPU, whatever order the hosts are filled in;
 # - read a Slurm node list, work out what to ask Slurm for, and fix a job script;
@@ -27,7 +27,7 @@
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes to work through it and its four exercises.
 #
-# **Where it runs.** All the programs run on your machine. Where something needs several hosts or Slurm, you see a stored run of the same programs on three virtual hosts, h1, h2 and h3, which are made of Linux namespaces. Each of them has its own address, host name, processes and sshd, and they run a real Slurm. If you have other hosts or Slurm, the text tells you what to type there. Set `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) before you start JupyterLab, and the cells of this notebook run there as well.
+# **Where it runs.** Every program runs on your machine. For anything that needs several hosts or Slurm, you see a stored run of the same programs on three virtual hosts (h1, h2 and h3) built from Linux namespaces. Each virtual host has its own address, host name, processes and sshd, and a real Slurm manages all three. If you have several hosts or a Slurm cluster of your own, the text tells you what to type there. To run this notebook's cells there as well, set `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) before you start JupyterLab.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -43,7 +43,7 @@ cluster = start_cluster(n=2, init_process_group=True)
 # %% [markdown]
 # ## 1. One training run, three ways to start it
 #
-# First you run the training itself in the notebook. It is the loop from lesson 05: LeNet, a shard for each rank, rank 0's weights at the start, the mean gradient in every step. It ends with a *checksum* of the weights (lesson 08). Everything here is computed on the CPU, so that we can compare the bits.
+# First, run the training in the notebook. It is the loop from lesson 05: LeNet, a shard of the data for each rank, rank 0's weights at the start, and the mean gradient in every step. At the end it returns a *checksum* of the weights (lesson 08). Everything here is computed on the CPU, so the results can be compared bit for bit.
 
 # %%
 # %%px
@@ -88,7 +88,7 @@ trained = train_by_hand()
 assert comm.allreduce(int(trained == comm.bcast(trained))) == world_size, "replicas differ"
 
 # %% [markdown]
-# The file `scripts/sync_sgd.py` contains this loop as a program; its last line of output is the result. A *launcher* starts one process for each rank. `terminal` runs a command as you would in a terminal, in the folder that contains `scripts/`: the checkout, or the folder you gave to `rank-by-rank lab`. You can type the commands after the `$` there yourself, once the course's environment is active (in a checkout, `. .venv/bin/activate`).
+# The file `scripts/sync_sgd.py` contains this loop as a program, and the last line it prints is the result. A *launcher* starts one process for each rank. In the next cells, `terminal` runs a command as if you had typed it in a terminal, in the folder that contains `scripts/`: the checkout, or the folder you gave to `rank-by-rank lab`. You can also type the commands (without the `$`) in that folder yourself, once the course's environment is active (in a checkout, `. .venv/bin/activate`).
 
 # %%
 import json
@@ -137,17 +137,17 @@ assert (by_mpiexec["backend"], by_torchrun["backend"]) == ("mpi4py", "gloo")
 assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 
 # %% [markdown]
-# Three ways to start, two communication libraries, and the same bits. How does the program find out what started it? From environment variables. In short, its first lines, in `course_lib/parallel/launching.py`, do this:
+# The training was started in three ways, with two communication libraries, and the weights agree bit for bit. How does the program find out what started it? From environment variables. In short, `course_lib/parallel/launching.py` does this:
 #
-# | variables set | started by | the program calls |
+# | variables set | started by | what the program does |
 # |---|---|---|
-# | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | `init_process_group("nccl")` if each rank has a GPU, otherwise `"gloo"` |
-# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` (section 5) | `init_process_group("mpi4py", init_method="mpi://")`, or `"nccl"` if each rank has a GPU |
-# | none of these | no launcher | a world of one |
+# | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | calls `init_process_group("nccl")` if each rank has a GPU of its own, otherwise with `"gloo"` |
+# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI's `mpiexec`, or `srun --mpi=pmix` (section 5) | calls `init_process_group("nccl")` if each rank has a GPU of its own, otherwise `init_process_group("mpi4py", init_method="mpi://")` |
+# | none of these | no launcher | runs as a world of one |
 #
 # ## 2. What the launcher tells its ranks
 #
-# A small program, `who.py`, prints its host and whichever of these variables are set. Here it runs under two launchers on your machine:
+# A small program, `who.py`, prints the name of its host and the launchers' variables that are set. Here it runs under two launchers on your machine:
 
 # %% tags=["nbval-ignore-output"]
 who = ["notebooks/lesson_13/who.py"]
@@ -157,9 +157,9 @@ for told in told_by_mpiexec + told_by_torchrun:
     print({name: value for name, value in told.items() if name != "host"})
 
 # %% [markdown]
-# Three of them matter. The *global rank* numbers the ranks of the whole world and tells you which samples are yours. The *local rank* numbers only the ranks on this host and tells you which GPU is yours. `MASTER_ADDR` is where the ranks meet under `torchrun`; MPI finds its ranks by itself and needs no such variable.
+# Three of them matter. The *global rank* numbers the ranks of the whole world and tells you which samples are yours. The *local rank* numbers only the ranks on this host and tells you which GPU is yours. `MASTER_ADDR` is the host on which the ranks meet under `torchrun`; MPI needs no such variable.
 #
-# Now for a cluster. Slurm is a *scheduler*: you ask for nodes, wait in a queue, and get an *allocation*. Inside the allocation you start programs with Slurm's own `srun`, or with an `mpiexec` that asks Slurm which nodes there are. For the stored run we asked for two nodes with two tasks each, and started four ranks of `who.py` in each of three ways. Rank 3 is the second rank on the second node.
+# Now for a cluster. Slurm is a *scheduler*: you ask for nodes, wait in a queue, and get an *allocation*. Inside the allocation you start programs with Slurm's own `srun`, or with an `mpiexec` that asks Slurm for the list of nodes. For the stored run we asked for two nodes with two tasks each, and started `who.py` on four ranks in three different ways. Rank 3 is the second rank on the second node.
 #
 # **Predict.** Inside the allocation, `mpiexec -n 4 python who.py` starts the ranks. Slurm's variable `SLURM_PROCID` is supposed to be the rank. What is its value on rank 3? Write a number.
 
@@ -174,11 +174,11 @@ print("What rank 3 of 4 is told, two ranks on each of two nodes (stored run):\n"
 print(records.variables_table(["srun --mpi=pmix", "mpiexec in a job", "torchrun"]))
 
 # %% [markdown]
-# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 on both ranks of the first node and 1 on both of the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon starts the ranks, which inherit its variables, and these number the *daemons*. `torchrun` behaves the same way, because it is one task on each node. A program that takes its rank from `SLURM_PROCID` works under `srun` and is wrong under everything else.
+# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one from `srun` and a wrong one from the other launchers.
 #
-# > Take the rank from the library, with `dist.get_rank()` or `comm.rank`. Take the local rank from the launcher that started the *ranks*, or count: `comm.Split_type(MPI.COMM_TYPE_SHARED)` makes a communicator of the ranks that share this host's memory, and a process's rank in it is its local rank.
+# > Take the rank from the library, with `dist.get_rank()` or `comm.rank`. Take the local rank from the launcher that started the *ranks*, or work it out with MPI: `comm.Split_type(MPI.COMM_TYPE_SHARED)` makes a communicator of the ranks that share this host's memory, and a process's rank in that communicator is its local rank.
 #
-# With MPI you can always count. Try it on your ranks:
+# The second method works under every MPI launcher. Try it on your ranks:
 
 # %%
 # %%px
@@ -193,7 +193,7 @@ assert len(set(comm.allgather((MPI.Get_processor_name(), local_rank)))) == world
 # %% [markdown]
 # ## 3. Which rank is where
 #
-# There are four ranks, and two hosts with two *slots* (places for a rank) each. By default `mpiexec` fills one host after the other, so ranks 0 and 1 are on the first host. With `--map-by node` it deals out the ranks to the hosts in turn instead.
+# Suppose you start four ranks on two hosts with two *slots* (places for a rank) each. By default `mpiexec` fills one host after the other, so ranks 0 and 1 are on the first host. With `--map-by node` it deals the ranks out to the hosts in turn instead.
 #
 # **Predict.** With `--map-by node`, what is the *local* rank of rank 2? Write a number.
 
@@ -212,11 +212,11 @@ placements(
 )
 
 # %% [markdown]
-# Rank 2 goes to the first host again and is the second rank there. Neighbouring ranks, which exchange messages in a ring, are then on different hosts, and every message crosses the network. With `--map-by slot`, two of the ring's four links stay inside a host.
+# Its local rank is 1: rank 2 is on the first host, where rank 0 has local rank 0. With `--map-by node`, ranks that are neighbours in a ring are on different hosts, so every message crosses the network. With `--map-by slot`, two of the ring's four links stay within a host.
 #
-# The third row is a trap. Open MPI refuses to start more ranks than it sees cores. You find `:oversubscribe` on the web, put it into `PRTE_MCA_rmaps_default_mapping_policy`, and now all ranks are on the first host. The job runs, but slowly, while the other node is idle. Write `slot:oversubscribe` instead, as `launch.environment()` does.
+# The third row is a trap. By default, Open MPI refuses to start more ranks than it sees cores. You find `:oversubscribe` on the web, put it into `PRTE_MCA_rmaps_default_mapping_policy`, and now all ranks are on the first host. The job runs, but slowly, while the other host is idle. Write `slot:oversubscribe` instead, as `launch.environment()` does.
 #
-# **One process for each GPU.** A process could drive several GPUs, as DataParallel does (lesson 07), but then they share one interpreter. Instead, start as many ranks on a host as it has GPUs, and let each rank take the GPU with the number of its local rank:
+# **One process for each GPU.** One process could drive several GPUs, as DataParallel does (lesson 07), but all of them would then share one Python interpreter. Instead, start as many ranks on a host as it has GPUs, and let each rank use the GPU whose number is its local rank:
 #
 # ```python
 # device = torch.device("cuda", local_rank)
@@ -224,11 +224,11 @@ placements(
 # model = DDP(model.to(device), device_ids=[device])
 # ```
 #
-# You need `set_device` because much of PyTorch uses "the current GPU", which is number 0 unless you change it. Without the call, all ranks on a host take memory on GPU 0, which then runs out first. A site's Slurm may show each rank just one GPU, its own (`CUDA_VISIBLE_DEVICES`); in that case every rank's device is `cuda:0`. If a program asks `torch.cuda.device_count()` first and takes the remainder, as in exercise 1, it is right either way.
+# You need `set_device` because much of PyTorch uses "the current GPU", which is number 0 unless you change it. Without the call, every rank on a host allocates memory on GPU 0, which is then the first to run out. At some sites Slurm sets `CUDA_VISIBLE_DEVICES` so that each rank sees only its own GPU; every rank's device is then `cuda:0`. A program that takes its local rank modulo `torch.cuda.device_count()`, as in exercise 1, is right in both cases.
 #
 # ### Exercise 1: devices
 #
-# Write `devices(hosts, gpus)`. `hosts` lists the name of each rank's host, in rank order; `gpus` is a dict that maps each host to its number of GPUs. Return a list with each rank's device: `"cuda:0"`, `"cuda:1"`, ... according to its local rank. If a host has fewer GPUs than ranks, the ranks take them in turn (with two GPUs, local ranks 0, 1, 2 get 0, 1, 0). On a host without GPUs the device is `"cpu"`.
+# Write `devices(hosts, gpus)`. `hosts` lists the name of each rank's host, in rank order; `gpus` is a dict that maps each host to its number of GPUs. Return a list with each rank's device: `"cuda:0"`, `"cuda:1"`, ... according to its local rank. If a host has fewer GPUs than ranks, the ranks take them in turn (with two GPUs, local ranks 0, 1 and 2 get GPUs 0, 1 and 0). On a host without GPUs the device is `"cpu"`.
 
 
 # %% tags=["exercise"] exercise="13.devices"
@@ -251,21 +251,21 @@ check("13.devices")
 #
 # ## 4. Several hosts, with mpiexec and torchrun
 #
-# Every host needs the same program at the same path with the same versions (through a shared home folder, or the same `make setup` everywhere), and must accept ssh from the first host without a password. Then type this once, on the first host:
+# Every host needs the same program at the same path, with the same versions of all packages (use a shared home folder, or run the same `make setup` on every host), and must accept ssh from the first host without a password. Then type this once, on the first host:
 #
 # ```
 # mpiexec -n 2 --host h1:1,h2:1 "$(which python)" scripts/sync_sgd.py
 # ```
 #
-# (h1 and h2 stand for the names of your hosts; `h1:1` means one slot on h1. Give the full path to Python, because ssh knows nothing of your virtual environment.) With `torchrun`, you type the command on every host. Each host gets its own number, and all of them name the first host:
+# (h1 and h2 stand for the names of your hosts; `h1:1` means one slot on h1. Give Python's absolute path, because your virtual environment is not active in the sessions that ssh opens.) With `torchrun`, you type the command on every host, each time with that host's own `--node-rank` and with the first host's address:
 #
 # ```
 # torchrun --nnodes=2 --node-rank=0 --nproc-per-node=1 --master-addr=10.77.0.1 --master-port=29533 scripts/sync_sgd.py
 # ```
 #
-# We ran both on the virtual hosts, with the options of section 1. In every step each rank has to get the other rank's gradient. LeNet has 61,706 parameters of 4 bytes each, and there were 80 steps.
+# We ran both on the virtual hosts, with the options of section 1. In every step each rank needs the other rank's gradient. LeNet has 61,706 parameters of 4 bytes each, and there were 80 steps.
 #
-# **Predict.** Under `mpiexec`, how many megabytes (10⁶ bytes) did h2 send, as counted by its network card? Write a number.
+# **Predict.** Under `mpiexec`, how many megabytes (10⁶ bytes) did h2 send, according to the counter of its network interface? Write a number.
 
 # %%
 prediction = None
@@ -283,7 +283,7 @@ print(f"sent by h2 (stored run):     {on_two_hosts['sent_by_h2'] / 1e6:.2f} MB")
 assert gradients < on_two_hosts["sent_by_h2"] < 1.1 * gradients
 
 # %% [markdown]
-# Almost all of it is gradients: in a ring all-reduce each of $p$ ranks sends $2 \frac{p-1}{p} n$ bytes, and with two ranks that is $n$, the size of the gradient, in every step. The remaining 0.13 MB is TCP headers, acknowledgements of the data that arrived, and MPI's start-up. (The first broadcast of the weights, 0.25 MB, went in the other direction, into h2.)
+# Almost all of it is gradients: in a ring all-reduce each of $p$ ranks sends $2 \frac{p-1}{p} n$ bytes, and with two ranks that is $n$, the size of the gradient. The remaining 0.13 MB is TCP headers, acknowledgements and MPI's start-up messages. (The broadcast of the initial weights, 0.25 MB, went the other way, to h2.)
 #
 # ## 5. Under Slurm
 #
@@ -295,16 +295,16 @@ comments = ("# ", "#\n")
 print("".join(line for line in script.splitlines(True) if not line.startswith(comments)))
 
 # %% [markdown]
-# - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts the job in the queue and returns at once; `squeue --me` shows it, and `scancel` removes it. Its output goes to `ddp-JOB.out`.
-# - `--nodes` and `--ntasks-per-node` decide the world size: `srun` starts this many tasks, and each is a rank. If you use GPUs, add `--gpus-per-node`, and `--cpus-per-task` for the workers that load data. Since Slurm 22.05, `srun` does not inherit `--cpus-per-task` from the script's header [4], so repeat it on the `srun` line, or `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` as `ddp_torchrun.sbatch` does. Otherwise the workers share one core wherever Slurm binds tasks to cores.
-# - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the others. `mpiexec` brings its own PMIx; Slurm has it as a plugin if it was built with it (`srun --mpi=list` shows that). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
-# - Slurm kills the job when `--time` has passed. Save checkpoints (lesson 12).
+# - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts the job in the queue, prints its number and returns at once; `squeue --me` shows the job, and `scancel NUMBER` cancels it. The job's output goes to `ddp-NUMBER.out`.
+# - The product of `--nodes` and `--ntasks-per-node` is the world size: `srun` starts that many tasks, and each is a rank. If you use GPUs, add `--gpus-per-node`; if each rank has worker processes that load data, add `--cpus-per-task`. Since Slurm 22.05, `srun` does not inherit `--cpus-per-task` from the script's header [4], so repeat it on the `srun` line, or `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` as `ddp_torchrun.sbatch` does. Otherwise, if Slurm binds tasks to cores, a rank and all its workers share one core.
+# - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the others. `mpiexec` brings its own PMIx; Slurm supports PMIx through a plugin, which not every site has built (`srun --mpi=list` shows whether yours has). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
+# - Slurm kills a job that runs longer than its `--time`, so save checkpoints (lesson 12).
 #
-# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (it asks Slurm, so it needs neither `-n` nor hosts), and the survivors of a dead rank may go on. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so mistakes with cores do not show there.)
+# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (`mpiexec` asks Slurm for the nodes and tasks, so it needs neither `-n` nor `--host`); with this script, the surviving ranks may go on when a rank dies. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so a wrong `--cpus-per-task` has no effect there.)
 #
-# From the notebook, `start_cluster(n=2, slurm="nodes=2,time=10")` asks for an allocation and, if it has to wait, says why. The engines then run as tasks of the allocation, and `%%px` works as always.
+# From the notebook, `start_cluster(n=2, slurm="nodes=2,time=10")` asks for an allocation and, if it has to wait, says why. The engines then run as tasks in that allocation, and `%%px` works as usual.
 #
-# If you have Slurm, this cell runs the first script on it.
+# If you have Slurm, the next cell submits `ddp_srun.sbatch` to it.
 
 # %% tags=["nbval-ignore-output"]
 if jobs.slurm_answers():
@@ -313,9 +313,9 @@ else:
     print("No Slurm answers here: the next cells show the stored run.")
 
 # %% [markdown]
-# In the stored run we started the same training in seven ways, always with two ranks on two hosts: with the two launchers; with the three scripts, whose DDP averages the same gradients as `sync_gradients`; and from a notebook with the cells of section 1, once on hosts and once on Slurm nodes.
+# In the stored run we started the same training in seven ways, always with two ranks on two hosts: by `mpiexec` and by `torchrun`; with the three batch scripts, which use DDP and so average the same gradients as `sync_gradients`; and from a notebook with the cells of section 1, once with `hosts=` and once with `slurm=`.
 #
-# **Predict.** Compared to the last bit, how many *different* sets of weights did the seven runs end with? Write a number.
+# **Predict.** Compared bit for bit, how many *different* sets of weights did the seven runs end with? Write a number.
 
 # %%
 prediction = None
@@ -331,9 +331,9 @@ for run in runs:
 assert len(runs) == 7
 
 # %% [markdown]
-# One. That is not luck but an invariant: **the launcher decides where ranks are, not what they compute**. When you move to a cluster, run a few steps on one machine and on the cluster, and compare them before you train for a week.
+# One. That is not luck but an invariant: **the launcher decides where the ranks run, not what they compute**. When you move to a cluster, train for a few steps on one machine and on the cluster, and compare the weights before you start a job that takes a week.
 #
-# The bits agree because two numbers have only one sum, and because all seven runs used the same kind of CPU. With more ranks, two libraries may add in different orders. Another kind of CPU may use other instructions, and then even a single process ends with other bits. Compare checksums only on the same kind of CPU, then. Otherwise compare losses or weights with a tolerance, such as a relative $10^{-5}$ after a few steps in float32, or compare in float64. The next cell compares the checksums on your machine; "other bits" only means that your CPU or your data is different.
+# The bits agree because the sum of two numbers does not depend on their order, and because all seven runs used the same kind of CPU. With more ranks, two libraries may add the gradients in different orders. Another kind of CPU may use different instructions, and then even a single process ends with different bits. So compare checksums only between runs on the same kind of CPU. Otherwise compare losses or weights with a tolerance, such as a relative $10^{-5}$ after a few steps in float32, or repeat the comparison in float64. The next cell compares your checksum with the stored one; "other bits" only means that your CPU or your data is different.
 
 # %% tags=["nbval-ignore-output"]
 assert len(checksums) == 1
@@ -346,7 +346,7 @@ print("Data here:", cluster.view["data_name"][0], "- in the stored run: digits")
 #
 # `SLURM_JOB_NODELIST` lists the nodes of a job in a short form: `gpu[1-3,7]` stands for gpu1, gpu2, gpu3 and gpu7, and `n[08-11],login1` for n08, n09, n10, n11 and login1. (You can expand it with the command `scontrol show hostnames`, but not every container has that.) `torchrun`'s ranks meet on the first node in the list.
 #
-# Write `node_names(text)`, which returns the list of all names in this order. A name has at most one pair of brackets, at its end. The numbers in it are padded with zeros to as many digits as the first number of their range.
+# Write `node_names(text)`, which returns a list of all the nodes' names in the order of the text. A name has at most one pair of brackets, at its end. Every number in a range is padded with zeros to as many digits as the first number of that range.
 
 
 # %% tags=["exercise"] exercise="13.node_names"
@@ -380,7 +380,7 @@ check("13.node_names")
 #
 # You want exactly `ranks` ranks, each with one GPU. A node has `gpus` GPUs and `cores` cores. Every node must run the same number of ranks, and you want as few nodes as possible (each extra node lengthens the job's wait in the queue and puts more messages on the network). The ranks on a node share its cores equally, rounded down.
 #
-# Write `job_request(ranks, gpus, cores)`, which returns three whole numbers: `--nodes`, `--ntasks-per-node` and `--cpus-per-task`. For 12 ranks on nodes with 8 GPUs and 96 cores that is `(2, 6, 16)`.
+# Write `job_request(ranks, gpus, cores)`, which returns three whole numbers: the values of `--nodes`, `--ntasks-per-node` and `--cpus-per-task`. For 12 ranks on nodes with 8 GPUs and 96 cores, it returns `(2, 6, 16)`.
 
 
 # %% tags=["exercise"] exercise="13.job_request"
@@ -396,11 +396,11 @@ def job_request(ranks, gpus, cores):
 check("13.job_request")
 
 # %% [markdown]
-# Stuck? `hint("13.job_request")`, `solution("13.job_request")`. Try 7 ranks with 4 GPUs a node: you need seven nodes. A number of ranks with many divisors is easier to place.
+# Stuck? `hint("13.job_request")`, `solution("13.job_request")`. Try 7 ranks with 4 GPUs per node: you need seven nodes. A number of ranks with many divisors is easier to place.
 #
 # ### Exercise 4: a job that does not run
 #
-# A colleague wants eight ranks on two nodes with four GPUs each, and one `torchrun` per node. The partition allocates whole nodes with all their cores and GPUs, so the script need not ask for these. The script has three mistakes. (The `--rdzv-...` options tell the `torchrun` on each node where and how to meet the others: `c10d` is PyTorch's own store, which runs on the endpoint's node, and the id keeps jobs apart.)
+# A colleague wants eight ranks on two nodes with four GPUs each, and one `torchrun` per node. The partition allocates whole nodes with all their cores and GPUs, so the script need not ask for these. The script has three mistakes. (The `--rdzv-...` options tell the `torchrun` on each node where and how to meet the others: the `c10d` backend uses PyTorch's own store, which runs on the node named in the endpoint, and the id keeps jobs apart.)
 
 # %%
 from rank_by_rank.lesson_13.judge_scripts import BROKEN
@@ -408,7 +408,7 @@ from rank_by_rank.lesson_13.judge_scripts import BROKEN
 print(BROKEN)
 
 # %% [markdown]
-# Write `job_script()`, which returns the corrected script as a string. The check reads it as Slurm would, then rehearses it in an empty folder with an `srun` and a `torchrun` that start nothing.
+# Write `job_script()`, which returns the corrected script as a string. The check reads the script as Slurm would, then runs it in an empty folder with stand-ins for `srun` and `torchrun`, so nothing is trained.
 
 
 # %% tags=["exercise"] exercise="13.job_script"
@@ -438,13 +438,13 @@ check("13.job_script")
 #
 # ## 6. GPUs: NCCL, MPI or gloo
 #
-# A gradient on a GPU has to leave the host. The backend decides which route it takes:
+# To reach another host, a gradient has to get from the GPU to the network card. The backend decides which route it takes:
 
 # %%
 gradient_paths()
 
 # %% [markdown]
-# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU. Between GPUs in the same host the data travels over NVLink (NVIDIA's own connection), and if the network card and driver support *GPUDirect RDMA*, the network card reads GPU memory directly. A *CUDA-aware* MPI can do the same. With any other MPI, the gradient has to be copied to host memory first and back afterwards: it is *staged through the host*. The course's backend does that for you, through pinned memory, and so does `gloo`.
+# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU. Between GPUs in the same host the data travels over NVLink (NVIDIA's GPU interconnect) where there is one, and if the network card and driver support *GPUDirect RDMA*, the network card reads GPU memory directly. A *CUDA-aware* MPI can do the same. With any other MPI, the gradient has to be copied to host memory before it is sent and back to the GPU after it is received: it is *staged through the host*. The course's backend does these copies for you, through pinned memory, and so does `gloo`.
 #
 # | you have | use | because |
 # |---|---|---|
@@ -452,11 +452,11 @@ gradient_paths()
 # | no GPU | `mpi4py` here, or `gloo` | NCCL has no operations for CPUs |
 # | fewer GPUs than ranks | `mpi4py` or `gloo` | NCCL refuses to run two ranks on one GPU, unless you have NCCL 2.30 or later and set `NCCL_MULTI_RANK_GPU_ENABLE=1` [7] |
 # | a network that only the site's MPI supports | `mpi4py` with that MPI (section 7) | gloo would use TCP |
-# | ranks that must go on when another dies | `mpi4py` with Open MPI 5 | survivors can go on without it (lesson 12) |
+# | ranks that must go on when one of them dies | `mpi4py` with Open MPI 5 | the survivors can form a smaller group (lesson 12) |
 #
-# You can also use both: `dist.init_process_group("cpu:gloo,cuda:nccl")` chooses by the tensor's device, for example if you have counters on the CPU and gradients on GPUs. Two variables help when NCCL fails: `NCCL_DEBUG=INFO` makes it print its choices, and `NCCL_SOCKET_IFNAME` says which network interface it may use [2].
+# You can also combine two backends: after `dist.init_process_group("cpu:gloo,cuda:nccl")`, the tensor's device decides which one is used, so counters on the CPU and gradients on GPUs can share a group. Two environment variables help when NCCL fails: `NCCL_DEBUG=INFO` makes it print its choices, and `NCCL_SOCKET_IFNAME` says which network interface it may use [2].
 #
-# Which devices would your ranks use?
+# Which device would each of your ranks use?
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -466,7 +466,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # %% [markdown]
 # ## 7. Your site's MPI
 #
-# The course's MPI was installed with pip and uses TCP and shared memory. A cluster often has an MPI that supports its own network (InfiniBand, Slingshot, ...), which you get with `module load`. The mpi4py wheel is built for both families of MPI (Open MPI, and MPICH including Intel MPI), so a single variable switches to the site's MPI. Set it before JupyterLab starts, or in the job script:
+# The course's MPI was installed with pip and uses TCP and shared memory. A cluster often has its own MPI, which supports the cluster's network (InfiniBand, Slingshot, ...) and which you load with `module load`. The mpi4py wheel works with both families of MPI (Open MPI, and MPICH including Intel MPI), so setting one variable switches to the site's MPI. Set it before you start JupyterLab, or in the job script:
 #
 # ```
 # module load openmpi
@@ -474,11 +474,11 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # make doctor
 # ```
 #
-# A common mistake is to use the `mpiexec` of one MPI with the library of another. Each tells a rank its number in a way that the other does not understand, so every process is a world of one. The backend takes `mpiexec` from the same installation as the library; `make doctor` starts four ranks and says which library they loaded. You may also lose something: Open MPI 4, MPICH and Intel MPI can neither free ranks that hang nor go on after a death (lesson 12). `docs/site_mpi.md` has the details.
+# A common mistake is to use the `mpiexec` of one MPI with the library of another. Each MPI tells a rank its number in a way that the other does not understand, so every process is a world of one. The course's backend uses the `mpiexec` from the same installation as the library; `make doctor` starts four ranks and says which library they loaded. Switching may also cost you features: Open MPI 4, MPICH and Intel MPI can neither free ranks that hang nor go on after a rank dies (lesson 12). `docs/site_mpi.md` has the details.
 #
 # ## 8. Break it on purpose: start without a launcher
 #
-# Two processes do not know that they belong together unless a launcher tells them. You get such processes from `srun` without `--mpi=pmix`, from the wrong `mpiexec`, or from a loop over `ssh host python ...`. Here we start both by hand at the same time, without any of the launchers' variables.
+# Two processes do not know that they belong together unless a launcher tells them. Nothing tells them if you use `srun` without `--mpi=pmix`, the wrong `mpiexec`, or a loop over `ssh host python ...`. Here you start two processes by hand at the same time, without any launcher's variables.
 #
 # **Predict.** What happens? (A) Both wait for each other until a time-out. (B) An error reports missing variables. (C) Both train without any error. Answer with a letter.
 
@@ -502,14 +502,14 @@ print("\nAnd by srun --mpi=none on two nodes (stored run):")
 print(records.failure("no PMIx"))
 
 # %% [markdown]
-# Both train, on all the data, and never exchange a gradient: two worlds of one. The loss falls, you pay for two nodes, and the only sign is that there are two result lines instead of one, each with `"ranks": 1`. So a program for a cluster should print its world size first. Better still, pass it the right size as an option that the job script fills in: `assert dist.get_world_size() == options.ranks`. (Do not use `SLURM_NTASKS`: in the table in section 2 it is 2 in a world of four.) Open MPI 5.0 starts such worlds of one without a warning [3].
+# Both processes train on all the data and never exchange a gradient: they are two worlds of one. The loss falls, you pay for two nodes, and the only sign is that there are two result lines instead of one, each with `"ranks": 1`. So a program for a cluster should begin by printing its world size. Better still, let the job script pass it the intended size as an option, and check it with `assert dist.get_world_size() == options.ranks`. (Do not use `SLURM_NTASKS`: in the table in section 2 it is 2 in a world of four.) Open MPI 5.0 starts such worlds of one without a warning [3].
 
 # %%
 assert both_trained
 assert [result["ranks"] for result in results] == [1, 1]
 
 # %% [markdown]
-# Here are the symptoms of some other failures. In the first, gloo looks up the address of its own host name. On Debian that is 127.0.1.1, a *loopback address*, which on every host means that host itself.
+# The next cells show the symptoms of some other failures. In the first, gloo looks up the address of its own host name. On Debian that is 127.0.1.1, a *loopback address*, which on every host means that host itself.
 
 # %%
 print("torchrun on two hosts, no GLOO_SOCKET_IFNAME (stored run):")
@@ -532,13 +532,13 @@ print(records.failure("partition"))
 # | gloo: connection refused or time-out, with an address 127.0.x.x | the host's own name resolves to a loopback address | `GLOO_SOCKET_IFNAME=eth0` on every host (`ip -brief address` shows the name) |
 # | all ranks wait at the start | the ranks cannot reach `MASTER_ADDR`, or one rank never started | check the name, port and firewall; count the processes on each host |
 # | all ranks are on the first host | the mapping policy is `:oversubscribe` | `slot:oversubscribe`, or `--map-by slot` |
-# | `ModuleNotFoundError` only on the other host | a different Python was started there | give the full path: `"$(which python)"` |
+# | `ModuleNotFoundError` only on the other host | a different Python was started there | give Python's absolute path: `"$(which python)"` |
 # | "hosts differ: h2 has mpi4py ..." | the versions differ (the course's backend compares them when the ranks meet) | use the same `requirements.lock` everywhere |
 # | `PENDING (Resources)` or `(Priority)` in the queue | other jobs have the nodes | wait, or ask for fewer nodes or less time |
 # | `(PartitionTimeLimit)`, `(PartitionNodeLimit)` | the job can never run | ask for less; `sinfo` shows the limits |
 # | `DUE TO TIME LIMIT` in the output | the job ran longer than `--time` | save checkpoints; ask for more time |
 # | one GPU is full, the others are empty | `torch.cuda.set_device` is missing | section 3 and exercise 1 |
-# | NCCL: "Duplicate GPU detected", or from 2.30 "Multiple Ranks are using the same GPU/Partition" | two ranks share a GPU | one rank per GPU, or another backend |
+# | NCCL: "Duplicate GPU detected", or since 2.30 "Multiple Ranks are using the same GPU/Partition" | two ranks share a GPU | one rank per GPU, or another backend |
 #
 # ## Recap
 #
@@ -553,7 +553,7 @@ print(records.failure("partition"))
 # | backend | `mpi4py` | `mpi4py` | `nccl`, `gloo` |
 # | if a rank dies | the others may go on | Slurm ends them | it ends them all; with `--max-restarts` it starts all of them again (lesson 12) |
 #
-# With all three, start one process per GPU, choose the device by the *local* rank, and take the rank from the library. The weights are the same whatever the launcher.
+# With any of the three, start one process per GPU, choose the device by the *local* rank, and take the rank from the library. The launcher makes no difference to the weights.
 #
 # **Next:** lesson 13b is a map of the frameworks that sit on top of all this.
 #

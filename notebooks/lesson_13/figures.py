@@ -1,4 +1,4 @@
-"""The figures of lesson 13: which rank is where, and which way a gradient takes."""
+"""The figures of lesson 13: which rank is where, and a gradient's way out of its host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def placements(ways: Mapping[str, Sequence[str]]) -> Figure:
     """Draw, for each way to place ranks, the hosts as boxes with their ranks in them.
 
     Args:
-        ways: from what is written beside a row to the host of each rank, in the order of ranks.
+        ways: maps the label of a row to the host of each rank, in rank order.
 
     Raises:
         ValueError: if there is nothing to draw.
@@ -65,7 +65,7 @@ _PATHS = (
 
 
 def gradient_paths() -> Figure:
-    """Draw which way a GPU's gradient takes out of its host, by four backends."""
+    """Draw a GPU gradient's way out of its host, with four backends."""
     columns = {"GPU": 200.0, "host memory": 325.0, "network card": 450.0}
     drawing = Drawing(WIDTH, 62 * len(_PATHS) + 12)
     for row, (backend, stops, note) in enumerate(_PATHS):

@@ -1,4 +1,4 @@
-"""Runs a batch script of the course where there is a Slurm, and never waits for ever."""
+"""Runs one of the course's batch scripts under Slurm, with a time limit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def slurm_answers() -> bool:
 
 
 def run_job(script: str, options: Sequence[str], seconds: float = 300) -> str:
-    """Submit a script of the course, one task on each node; return what the job has written.
+    """Submit one of the course's scripts, with one task on each node; return the job's output.
 
     Args:
-        script: one of the course, such as ``"scripts/ddp_srun.sbatch"``.
+        script: its path, such as ``"scripts/ddp_srun.sbatch"``.
         options: for the program that the script starts.
-        seconds: after these the job is cancelled, and the text says why it waited.
+        seconds: time limit, after which the job is cancelled and the text says why it waited.
     """
-    # The nodes write there, so it lies in the checkout or the learner's folder, which they see.
+    # The nodes write there, so it is in the checkout or the learner's folder, which they can see.
     with tempfile.TemporaryDirectory(prefix=".shared-", dir=ROOT) as folder:
         output = Path(folder, "output")
         job = ["sbatch", "--wait", "--parsable", f"--output={output}", "--ntasks-per-node=1"]
@@ -50,7 +50,7 @@ def run_job(script: str, options: Sequence[str], seconds: float = 300) -> str:
                 _say("scancel", number)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                return f"Job {number} was not done after {seconds:g} s ({state}), and is cancelled."
+                return f"Job {number} had not ended after {seconds:g} s ({state}): cancelled."
         written = output.read_text() if output.exists() else ""
         return written or said
 

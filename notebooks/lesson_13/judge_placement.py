@@ -1,4 +1,4 @@
-"""A wrong idea of where ranks are gives other answers than the right one in some of the cases."""
+"""Judges lesson 13's three functions by cases in which each usual mistake gives a wrong answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["expanded", "judge_devices", "judge_job_request", "judge_node_names",
 
 
 Reason = tuple[str, dict[str, Any]]
-"""A mistake's name, and further fields for what is told of it."""
+"""A mistake's name, and further fields for its message."""
 
 
 def _judge(
@@ -26,8 +26,7 @@ def _judge(
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases.
 
-    Of a value that no mistake explains, ``why(case, given)`` may tell the mistake and
-    further fields.
+    If no mistake explains a value, ``why(case, given)`` may return one, with further fields.
     """
     trials = Trials(function, cases)
     given = list(map(_listed, trials.given))
@@ -361,7 +360,7 @@ def _what_it_asks_for(case: tuple, given: Any) -> Reason | None:
 
 
 def _whole(job_request: Callable) -> Callable:
-    """The same function, if its numbers are whole; 2.0 nodes are no number of nodes."""
+    """Return the function with a check that its numbers are whole (2.0 is not)."""
 
     def asked(*case: int) -> Any:
         given = plain(job_request(*case))

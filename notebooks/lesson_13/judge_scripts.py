@@ -1,7 +1,7 @@
-"""What Slurm, a shell and torchrun would make of a job script.
+"""Judges a job script by what Slurm, a shell and torchrun would do with it.
 
-Its ``#SBATCH`` lines are read as Slurm reads them, the rest is rehearsed by a shell
-(:mod:`.rehearsed_job`). Only where that goes wrong, the script is read for the reason.
+Its ``#SBATCH`` lines are read as Slurm reads them, and the rest is rehearsed by a shell
+(:mod:`.rehearsed_job`). Only if the rehearsal goes wrong is the script's text read for the reason.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Job:
     """A job script as Slurm reads it.
 
     Attributes:
-        asked: the options of its ``#SBATCH`` lines, those that count.
-        ignored: options below the first command, which do not.
-        commented: the first line that has a space too many to be one of those: ``# SBATCH``.
-        variables: what is set above the command that starts torchrun, as it is written.
-        launch: the words of that command; those within ``bash -c`` stand for themselves.
-        on_each_node: whether each node's own shell reads them, as it does in ``bash -c '...'``.
-        left_alone: whether it is started in the background, and nobody waits for it.
+        asked: the options of the ``#SBATCH`` lines that Slurm reads.
+        ignored: the options below the first command, which Slurm ignores.
+        commented: the first line with a space too many to be an option line: ``# SBATCH``.
+        variables: the variables set above the command that starts torchrun, as written.
+        launch: the words of that command, including those within ``bash -c``.
+        on_each_node: whether each node's own shell reads the words, as in ``bash -c '...'``.
+        left_alone: whether the command runs in the background without a ``wait``.
     """
 
     asked: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Job:
     left_alone: bool = False
 
     def option(self, *names: str) -> str | None:
-        """Return the value of an option of the launching command, None if it is not there."""
+        """Return the value of an option of the launching command, or None without that option."""
         for number, word in enumerate(self.launch):
             name, equals, value = word.partition("=")
             if name.replace("_", "-") in names:
@@ -123,12 +123,12 @@ def _options(words: list[str]) -> dict[str, str]:
 
 
 def _bare(word: str) -> str:
-    """Return a word of a shell without quotes, and a variable in it without braces."""
+    """Return a shell word without quotes, and without the braces of a variable."""
     return word.strip('"').replace("{", "").replace("}", "")
 
 
 def judge_job_script(job_script: Callable) -> None:
-    """Raise what would still go wrong with the job that ``job_script`` returns."""
+    """Raise the first mistake that is still in the job script."""
     script = job_script()
     if script is None:
         raise WrongAnswer("returns-nothing")
@@ -143,7 +143,7 @@ def judge_job_script(job_script: Callable) -> None:
     rehearsal = rehearse(script, _tasks(job))
     if _goes_well(rehearsal):
         return
-    # What is written tells more of a mistake than what came of it.
+    # The text says more about a mistake than the rehearsal does.
     if not job.left_alone and not _one_on_each_node(rehearsal):
         _judge_request(job)
     _judge_launch(job)
@@ -151,14 +151,14 @@ def judge_job_script(job_script: Callable) -> None:
 
 
 def _tasks(job: Job) -> int:
-    """Return how many tasks the job asks for, on its two nodes together."""
+    """Return the number of tasks that the job asks for, on its two nodes together."""
     if job.asked.get("--ntasks"):
         return _number(job.asked["--ntasks"])
     return 2 * _number(job.asked.get("--ntasks-per-node") or "1")
 
 
 def _of_srun(job: Job) -> dict[str, str]:
-    """Return the options of srun itself, which count more than those of the job."""
+    """Return srun's own options, which override those of the job."""
     names = [word.rpartition("/")[2] for word in job.launch]
     if "srun" not in names:
         return {}
@@ -208,7 +208,7 @@ _NODES = ("$SLURM_JOB_NUM_NODES", "$SLURM_NNODES")
 
 
 def _number(text: str, nodes: int = 0) -> int:
-    """Return a number as it is written; where Slurm's number of nodes is named, ``nodes``."""
+    """Return the number in ``text``, or ``nodes`` if it is Slurm's variable for that."""
     if _bare(text) in _NODES:
         return nodes
     found = re.fullmatch(r"\s*(\d+)\s*", text)
@@ -231,7 +231,7 @@ def _judge_launch(job: Job) -> None:
 
 
 def _of_torchrun(job: Job) -> list[str]:
-    """Return what stands behind torchrun."""
+    """Return the words after torchrun."""
     for number, word in enumerate(job.launch):
         if word.rpartition("/")[2] in ("torchrun", "torch.distributed.run"):
             return job.launch[number + 1 :]
@@ -294,11 +294,11 @@ def _judge_numbering(job: Job) -> None:
     raise WrongAnswer("same-node-number", number=number)
 
 
-# ---- what came of it ----------------------------------------------------------------------------
+# ---- the rehearsal ------------------------------------------------------------------------------
 
 
 def _goes_well(rehearsal: Rehearsal) -> bool:
-    """Tell whether two torchruns with four ranks each have met at one of the job's nodes."""
+    """Return whether two torchruns with four ranks each have met on one of the job's nodes."""
     launches = rehearsal.launches
     return (
         _one_on_each_node(rehearsal)
@@ -352,7 +352,7 @@ def _agree_on_numbers(launches: list[Launch]) -> bool:
 
 
 def _are_numbered(launches: list[Launch]) -> bool:
-    """Tell whether each has a number of its own, and all meet where number 0 is."""
+    """Return whether each has a number of its own, and all meet on the node of number 0."""
     numbers = {launch.option("--node-rank") or "0": launch.node for launch in launches}
     if set(numbers) != {"0", "1"} or any(map(_by_torchrun, launches)):
         return False
@@ -360,7 +360,7 @@ def _are_numbered(launches: list[Launch]) -> bool:
 
 
 def _judge_rehearsal(rehearsal: Rehearsal) -> None:
-    """Raise what a shell and Slurm made of the script, which its text does not show."""
+    """Raise the mistake that shows only when a shell and Slurm run the script."""
     launches = rehearsal.launches
     if not launches:
         raise WrongAnswer("no-torchrun: as it ran", stopped=rehearsal.stopped or "nothing")

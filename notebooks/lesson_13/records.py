@@ -1,7 +1,7 @@
-"""What the same programs said on virtual hosts with Slurm, stored for those who have neither.
+"""The stored output of the lesson's programs on virtual hosts with Slurm.
 
-They ran once, on 2026-11-23, on the hosts of :mod:`tests.hosts.testbed`, and left
-``virtual_hosts.json``, which is read here. The recorder is in the history:
+The programs ran once, on 2026-11-23, on the hosts of :mod:`tests.hosts.testbed`, and their output
+was stored in ``virtual_hosts.json``, which is read here. The recorder is in the history:
 ``git log -- tests/hosts/record_launches.py``.
 """
 
@@ -32,12 +32,12 @@ _MEANINGS = (
 
 @functools.cache
 def stored() -> dict[str, Any]:
-    """Return the whole record: when and with which versions, and what came out."""
+    """Return the whole record: date, versions and results."""
     return json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 def about() -> str:
-    """Return in a line when and where the record was made."""
+    """Return a line that says when and where the record was made."""
     record = stored()
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     hosts = ", ".join(f"{name} ({address})" for name, address in record["addresses"].items())
@@ -55,12 +55,12 @@ def trainings() -> list[dict[str, Any]]:
 
 
 def failure(name: str) -> str:
-    """Return what was printed when something was wrong on purpose."""
+    """Return the output of a run that was made to fail on purpose."""
     return stored()["failures"][name]
 
 
 def variables_table(launchers: list[str], rank: int = 3) -> str:
-    """Return what launchers told a rank of four, on two hosts, as a table side by side."""
+    """Return a table of each launcher's variables for one of four ranks on two hosts."""
     told = [stored()["told"][launcher][rank] for launcher in launchers]
     rows = [["", *launchers]]
     for meaning, names in _MEANINGS:

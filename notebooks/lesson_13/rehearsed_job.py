@@ -1,9 +1,9 @@
-"""Runs a job script in a shell of its own, whose srun and torchrun only note how they are called.
+"""Runs a job script in a shell with stand-ins for srun and torchrun, which log their calls.
 
-Only a shell knows what ``$first`` is within quotes, in a loop, or in ``bash -c``. So the script is
-run by bash, in an empty folder, on two nodes that are made up: ``srun`` runs its command once for
-each task, on this machine, with the node's name in the places where Slurm puts it; ``torchrun``
-notes its options, and waits for the other ``torchrun`` as it would at its meeting place.
+Only a shell knows what ``$first`` means within quotes, in a loop, or in ``bash -c``. So bash runs
+the script, in an empty folder, on two invented nodes: ``srun`` runs its command on this machine,
+once for each task, with the node's name in the variables that Slurm would set; ``torchrun`` logs
+its options, and waits for the other ``torchrun`` as it would at a real rendezvous.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Launch:
 
     Attributes:
         node: the node's number, from 0.
-        words: what stands behind ``torchrun``, as it was given by the shell.
-        met: whether another torchrun was there at the same time, or none is to come.
+        words: the words after ``torchrun``, as the shell passed them.
+        met: whether another torchrun ran at the same time.
         ended: whether it ended before the script did.
     """
 
@@ -44,7 +44,7 @@ class Launch:
     ended: bool
 
     def option(self, *names: str) -> str:
-        """Return the value of an option, empty if it is not there."""
+        """Return the value of an option, or an empty text without that option."""
         for number, word in enumerate(self.words):
             name, equals, value = word.partition("=")
             if name.replace("_", "-") in names:
@@ -54,14 +54,14 @@ class Launch:
 
 @dataclass
 class Rehearsal:
-    """What came of a script: its torchruns, and what bash said if it stopped."""
+    """The outcome of a script: its torchruns, and bash's message if it stopped."""
 
     launches: list[Launch]
     stopped: str
 
 
 def number_of_node(host: str) -> int | None:
-    """Return the number of the node of that name or address, None if there is none."""
+    """Return the number of the node with that name or address, None if there is none."""
     for names in (NODES, _ADDRESSES):
         if host in names:
             return names.index(host)
@@ -69,7 +69,7 @@ def number_of_node(host: str) -> int | None:
 
 
 def rehearse(script: str, tasks: int) -> Rehearsal:
-    """Run a script for two nodes; so many ``tasks`` its ``#SBATCH`` lines ask for in all."""
+    """Run a script on two nodes; ``tasks`` is the total that its ``#SBATCH`` lines ask for."""
     with tempfile.TemporaryDirectory() as place:
         commands, log, home = (Path(place, name) for name in ("bin", "log", "home"))
         for folder in (commands, log, home):
@@ -110,14 +110,14 @@ def _launch(path: Path) -> Launch:
 
 
 def _end(job: subprocess.Popen) -> None:
-    """End whatever the script has left in the background."""
+    """End the processes that the script has left in the background."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # where all of it has ended
         os.killpg(job.pid, signal.SIGKILL)
     job.wait()
 
 
 def _without_activation(script: str) -> str:
-    """Leave out lines that only make an environment ready, which is not there."""
+    """Leave out the lines that activate an environment, which does not exist here."""
     lines = re.sub(r"(?m)^\s*(\.|source)\s+\S+\s*$", ":", script)
     return lines.replace("\r\n", "\n")
 
@@ -152,7 +152,7 @@ def _environment(commands: Path, log: Path, home: Path, tasks: int) -> dict[str,
         "REHEARSAL_NODES": " ".join(NODES),
         "REHEARSAL_ADDRESSES": " ".join(_ADDRESSES),
         "REHEARSAL_WAIT": str(_MEETS_WITHIN_S),
-        # What another cluster has and this machine has not (module, conda) does nothing.
+        # Commands that a cluster has and this machine lacks (module, conda) do nothing.
         "BASH_FUNC_command_not_found_handle%%": "() { return 0; }",
     }
 
@@ -205,7 +205,7 @@ for task in range(tasks):
 sys.exit(max([one.wait() for one in started], default=0))
 """
 
-# The others have come if there are two; one that is to be alone waits for nobody.
+# Two torchruns that run at the same time have met; a torchrun alone waits until its limit.
 _TORCHRUN = r"""#!@PYTHON@ -IS
 import json, os, pathlib, sys, time
 

@@ -1,4 +1,4 @@
-"""Says on which host this process is, and what its launcher has told it.
+"""Prints this process's host, and the variables that its launcher has set.
 
 mpiexec -n 2 python notebooks/lesson_13/who.py
 """
@@ -25,12 +25,12 @@ NAMES = (
 
 
 def told() -> dict[str, str]:
-    """Return the variables by which launchers tell a process who it is, those that are set."""
+    """Return those of the launchers' variables that are set."""
     return {name: os.environ[name] for name in NAMES if name in os.environ}
 
 
 if __name__ == "__main__":
-    # One write for the line, as launchers mix the output of all ranks; an unbuffered print() makes
-    # two, and the end of a line may come after the next rank's line.
+    # A single write for the whole line, because launchers mix the output of all ranks: unbuffered
+    # print() makes two writes, and another rank's line may come between them.
     line = json.dumps({"host": socket.gethostname(), **told()}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())

@@ -17,7 +17,7 @@
 #
 # **You will be able to**
 # - find the three things in seven scripts, and say which lines each framework requires;
-# - test whether they all train the same model, and to what tolerance;
+# - test whether the frameworks all train the same model, to within a tolerance;
 # - say which samples a batch size counts in each framework;
 # - read a paragraph of documentation and say whether the training it describes is synchronous, whether it uses all-reduce or a server, and which library it relies on;
 # - debug DTensor code with many simulated ranks in one process, and say which bugs this cannot show;
@@ -47,13 +47,13 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. The same training for all of them
 #
-# Every script trains a small network on 64 samples, for ten steps with momentum. The first script runs as one process; the others run as two processes, started as in a terminal (TensorFlow's runs as one process with two devices). The four ranks of this notebook are only needed from exercise 1 on. The numbers (weights, samples, labels) come from a file that all the scripts share, so nothing depends on a framework's random generator. Here is all of the first script:
+# Every script trains a small network on 64 samples, for ten steps with momentum. The first script runs as one process and the others as two, started as you would start them in a terminal (TensorFlow's script runs as one process with two devices). You will not need this notebook's own four ranks until exercise 1. The initial weights, samples and labels come from a file that all the scripts share, so nothing depends on a framework's random generator. Here is the whole of the first script:
 
 # %%
 print(listing("serial"))
 
 # %% [markdown]
-# The next script uses only `torch.distributed`. These are the lines that it adds (a changed line counts as new):
+# The next script uses only `torch.distributed`. It adds these lines (a changed line counts as new):
 
 # %%
 for line in added_lines("plain"):
@@ -77,7 +77,7 @@ for line in added_lines("ddp"):
 #
 # ## 2. Fabric and Accelerate: thin layers around DDP
 #
-# Lightning Fabric and Hugging Face Accelerate let you keep your loop. Both are thin layers: they find the launcher and the device, wrap the model in DDP (or in FSDP or DeepSpeed, if you change one word in a setting), and put mixed precision into `backward`.
+# Lightning Fabric and Hugging Face Accelerate let you keep your loop. Both are thin layers: they detect the launcher and the device, wrap the model in DDP (or in FSDP or DeepSpeed, if you change one setting), and take care of mixed precision.
 
 # %%
 for name in ("fabric", "accelerate"):
@@ -87,11 +87,11 @@ for name in ("fabric", "accelerate"):
     print()
 
 # %% [markdown]
-# To stay comparable, the scripts shard the samples by hand. If you use a `DataLoader`, both frameworks do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler` or something similar. Neither averages the loss that you print unless you ask it to.
+# To keep the scripts comparable, we shard the samples by hand in both of them. If you use a `DataLoader`, both frameworks shard for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler` or something similar. Neither framework averages the loss that you print unless you ask it to.
 #
-# DeepSpeed goes further: the model and the optimizer become one object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a CPU, DeepSpeed compiles an operator of its own when it first starts, which needs a compiler and takes a few minutes. Its main purpose is ZeRO: it shards optimizer state, gradients and parameters over all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
+# DeepSpeed goes further: the model and the optimizer become one object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. The first time it runs on a CPU, DeepSpeed builds one of its own operators, which needs a compiler and takes a few minutes. Its main purpose is ZeRO, which shards optimizer state, gradients and parameters over all ranks. PyTorch's `fully_shard` does the same (lesson 10b).
 #
-# Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` waits for all the averages before it steps.
+# Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` waits for all the averages before it changes the weights.
 
 # %%
 for name in ("deepspeed", "horovod"):
@@ -103,7 +103,7 @@ for name in ("deepspeed", "horovod"):
 # %% [markdown]
 # ## 3. tf.distribute: not a rank in sight
 #
-# TensorFlow's `MirroredStrategy` uses one process with several devices, here two virtual ones on the CPU. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has hardly a line in common with the serial one, so here is all of it:
+# TensorFlow's `MirroredStrategy` uses one process with several devices, here two virtual ones on the CPU. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has hardly a line in common with the serial one, so here is the whole of it:
 
 # %%
 print(listing("tensorflow"))
@@ -111,7 +111,7 @@ print(listing("tensorflow"))
 # %% [markdown]
 # Find the three things again. The weights are the same because variables made in `strategy.scope()` are mirrored. The samples are different because `experimental_distribute_dataset` splits each batch of 64 in two. The gradients are all-reduced in `apply_gradients`, but summed, not averaged. That is why the script divides the loss by the batch size of *all* devices, not by a device's own number of samples, and why `reduce("sum")` gives the loss.
 #
-# **Predict.** Suppose that the script took `tf.reduce_mean(each)` instead, the mean over the device's own samples. With two devices, the applied gradient would be (A) half the right one, (B) right, (C) twice the right one. Write a letter.
+# **Predict.** Suppose that the script's loss were `tf.reduce_mean(each)`, the mean over the device's own samples. With two devices, would the applied gradient be (A) half the right one, (B) the right one, or (C) twice the right one? Answer with a letter.
 
 # %%
 prediction = None
@@ -137,17 +137,17 @@ compare(
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
-# Twice the right one. With SGD that silently doubles the learning rate, and with 64 devices the rate is 64 times as large. (Adam divides by the gradient's usual size, so a constant factor hardly shows there, but it still affects clipping.) DDP, Horovod and Accelerate average, so with them the mean over a rank's own samples is right. "Sum or mean?" is the first question to ask about a new framework (lesson 04).
+# Twice the right one. With SGD that silently doubles the learning rate, and with 64 devices the rate is 64 times as large. (Adam divides by the gradient's typical size, so a constant factor hardly changes its steps, but it does affect gradient clipping.) DDP, Horovod and Accelerate average, so with them the mean over a rank's own samples is right. "Sum or mean?" is the first question to ask about a new framework (lesson 04).
 
 # %%
 torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not only their mean
 
 # %% [markdown]
-# For several hosts, the counterpart of `MirroredStrategy` is `MultiWorkerMirroredStrategy`, with one process on each host. The processes find each other through an environment variable `TF_CONFIG`, which holds JSON, and all-reduce over TensorFlow's own ring on gRPC (Google's remote procedure calls) or over NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
+# For several hosts, the counterpart of `MirroredStrategy` is `MultiWorkerMirroredStrategy`, with one process on each host. The processes find each other through the environment variable `TF_CONFIG`, which holds JSON, and all-reduce the gradients with TensorFlow's own ring over gRPC (Google's remote procedure calls) or with NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is asynchronous.
 #
 # ## 4. Do they all train the same model?
 #
-# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds in a different order. One float32 operation has a relative rounding error of up to $6 \cdot 10^{-8}$; a loss of about 1 is the result of hundreds of them, over ten steps. So we allow $5 \cdot 10^{-6}$. Would that find a missing average? Take two processes that each train on their own half without communication. Their mean loss differs from that of one process with all the samples by this much:
+# Now run all the scripts, each with two ranks (or devices). Every loss is a mean over 64 samples, and the frameworks may add its terms in different orders. One float32 operation has a relative rounding error of up to $6 \cdot 10^{-8}$, and a loss of about 1 is the result of hundreds of operations, over ten steps. So we allow a difference of $5 \cdot 10^{-6}$. Would this tolerance reveal a missing average? Suppose that two processes train without communicating, each on its own half of the samples. Their mean loss differs from that of one process with all the samples by this much:
 
 # %%
 from torch.nn import functional as F
@@ -174,9 +174,9 @@ print(" ".join(f"{difference:+.3f}" for difference in differences))
 assert abs(differences[1]) > 1e-2
 
 # %% [markdown]
-# The first loss is the same, because it comes before any step. The second already shows the difference: it is four orders of magnitude above the tolerance.
+# The first loss is the same, because it is computed before the first step. At the second, the difference is already four orders of magnitude above the tolerance.
 #
-# **Predict.** Which of the frameworks that ran have losses within this tolerance of the serial ones? (A) all, (B) all but TensorFlow, (C) only plain PyTorch and DDP. Write a letter.
+# **Predict.** Which of the frameworks that ran have losses within this tolerance of the serial ones: (A) all; (B) all except TensorFlow; (C) only plain PyTorch and DDP? Answer with a letter.
 
 # %%
 prediction = None
@@ -198,7 +198,7 @@ for name, run in found.items():
 compare(prediction, "A" if max(apart.values()) <= 5e-6 else "other")
 
 # %% [markdown]
-# All that ran have losses within the tolerance: two tensor libraries and three collective libraries give one sequence of losses. So a paper's result for DDP also holds for the others, given the same *global* batch, learning rate and reduction.
+# All of them: two tensor libraries and three collective libraries give the same sequence of losses, to within the tolerance. So a result that a paper reports for DDP also holds for the other frameworks, given the same *global* batch, learning rate and reduction.
 
 # %%
 assert max(apart.values()) <= 5e-6
@@ -206,7 +206,7 @@ assert {"plain", "ddp", "fabric", "accelerate", "tensorflow"} <= apart.keys()
 assert serial[-1] < 0.9 * serial[0], "and it has learned something"
 
 # %% [markdown]
-# These did not run; the errors are stored with the date of the attempt:
+# The following framework did not run; the error is stored with the date of the attempt:
 
 # %%
 for name in FRAMEWORKS:
@@ -217,17 +217,17 @@ for name in FRAMEWORKS:
 # %% [markdown]
 # ## 5. Beyond SPMD: Ray Train and Monarch
 #
-# Everything so far is SPMD: one program, started once for each rank. Two frameworks work the other way round.
+# Everything so far is SPMD: one program, started once for each rank. In the two frameworks below, a single program starts the workers and directs them.
 #
-# **Ray Train.** Ray runs Python functions and *actors* (processes that keep state and take calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts that many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps the model in DDP. So on the inside it is lesson 08: synchronous training over NCCL or gloo. Around this, Ray places workers without Slurm, feeds data, restarts after a failure, and runs many trials at once.
+# **Ray Train.** Ray runs Python functions and *actors* (processes that keep state and take calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts that many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps the model in DDP. So what runs inside is lesson 08: synchronous training over NCCL or gloo. Around it, Ray places the workers without Slurm, feeds them data, restarts them after a failure, and runs many trials at once.
 #
-# **Monarch.** This is PyTorch's own experiment with a *single controller*: one program, such as a notebook, holds a "mesh" of processes and calls methods on all its actors at once [2]. You have used a single controller yourself: the notebook controls its ranks with `%%px`. Monarch is useful where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is young: its repository called it experimental until 2026.
+# **Monarch.** This is PyTorch's own experiment with a *single controller*: one program, such as a notebook, holds a "mesh" of actors in many processes and calls a method on all of them at once [2]. You have used a single controller yourself: the notebook controls its ranks with `%%px`. Monarch is useful if ranks do different things, as in reinforcement learning (some generate, some train), or if failures should be handled in one place. It is young: its repository called it experimental until 2026.
 #
 # ## 6. What does a wrapped optimizer do?
 #
 # ### Exercise 1: Horovod in ten lines
 #
-# Write `distributed(optimizer, group)`, which works like `hvd.DistributedOptimizer`: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Skip parameters whose `grad` is None. You find an optimizer's parameters in `settings["params"]`, for each dict `settings` in `optimizer.param_groups`.
+# Write `distributed(optimizer, group)`, which works like `hvd.DistributedOptimizer`: it returns an optimizer whose `step()` averages the gradients of all its parameters over `group` before it changes the weights. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Skip parameters whose `grad` is None. An optimizer's parameters are in `settings["params"]`, for each dict `settings` in `optimizer.param_groups`.
 
 # %%
 # %%px
@@ -261,7 +261,7 @@ check("13b.distributed")
 # %% [markdown]
 # Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
 #
-# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Except for that one line, the sharding of the samples and the mean of the losses, this is the serial loop. (`yours_or_solution` uses the worked solution if yours is missing or not yet right.)
+# Do four ranks with your wrapper train as one process would? They train the small network of section 1. Except for the line with `wrap(...)`, the sharding of the samples and the averaging of the losses, this is the serial loop. (`yours_or_solution` uses the worked solution if yours is missing or not yet right.)
 
 # %%
 # %%px
@@ -289,29 +289,29 @@ assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=
 #
 # ## 7. A decoder for documentation
 #
-# | if it says | it means | lesson |
+# | what you read | what it means | lesson |
 # |---|---|---|
 # | mirrored, replicated, in lockstep, all workers wait | synchronous SGD | 05 |
 # | as soon as it arrives, stale, Hogwild, without waiting | asynchronous SGD | 09 |
 # | push and pull, chief, server, variables live on | parameter server | 09 |
 # | each on its own for H steps, outer optimizer | local SGD | 09 |
 # | fused, fusion buffer, bucket | several gradients in one message | 06, 08 |
-# | ring, tree, hierarchical | which all-reduce algorithm | 03 |
-# | ZeRO stage 1, 2, 3; sharded; FSDP | shards of the optimizer state; of gradients too; of parameters too | 10b |
+# | ring, tree, hierarchical | the all-reduce algorithm | 03 |
+# | ZeRO stages 1, 2 and 3; sharded; FSDP | each rank keeps only a shard of: the optimizer state (stage 1); the gradients too (2); the parameters too (3, FSDP) | 10b |
 # | tensor parallel; pipeline | slices of layers; stages of layers | 10b, 10 |
 # | `nccl`; RCCL; oneCCL; `gloo`; `mpi` | NVIDIA's GPUs; AMD's; Intel's; CPUs over TCP; whatever the site has | 13 |
-# | replica, worker, task, process, engine | mostly a rank | 00 |
-# | node, host, machine | mostly a machine, but a "node" in a graph or in Ray may be something else | 13 |
+# | replica, worker, task, process, engine | usually a rank | 00 |
+# | node, host, machine | usually a machine, but a "node" in a graph or in Ray may be something else | 13 |
 # | global batch, effective batch | the samples of all ranks, and of all accumulated backward passes | 05, 08 |
 #
 # ### Exercise 2: what does the batch size count?
 #
 # You write the same batch size, `written`, in each of six settings. There are `ranks` ranks, and the gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`, which returns how many samples go into one step of the optimizer. `setting` is one of
 #
-# - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (Fabric and Accelerate wrap it but leave the size as it is.)
+# - `"ddp"`, `"fabric"`, `"accelerate"`: a `DataLoader(..., batch_size=written)` on every rank. (Fabric and Accelerate wrap the loader but do not change its batch size.)
 # - `"accelerate split_batches"`: the same loader with `split_batches=True`, which makes Accelerate divide each batch into equal parts, one per rank [3].
 # - `"keras"`: `model.fit(..., batch_size=written)` under a strategy counts the samples of all replicas together. (Keras's optimizers can accumulate too, with `gradient_accumulation_steps`. Again: sum or mean? Keras steps with the *mean* of the accumulated gradients [8], whereas a loop over `backward()` in PyTorch sums them unless you divide the loss.)
-# - `"deepspeed train_batch_size"`: the samples of one GPU in one backward pass, times the accumulation steps, times the number of GPUs [4].
+# - `"deepspeed train_batch_size"`: DeepSpeed defines this as the samples of one GPU in one backward pass, times the accumulation steps, times the number of GPUs [4].
 
 
 # %% tags=["exercise"] exercise="13b.effective_batch"
@@ -330,7 +330,7 @@ def effective_batch(setting, written, ranks, accumulate):
 check("13b.effective_batch")
 
 # %% [markdown]
-# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. So the same 32 means three different experiments in these six settings. If you move a script to another framework and keep the number, check whether you have changed the experiment, and with it the right learning rate (lesson 05).
+# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. A batch size of 32 therefore means three different experiments in these six settings. If you move a script to another framework and keep the number, check whether you have changed the experiment, and with it the right learning rate (lesson 05).
 #
 # ### Exercise 3: what does this mean?
 #
@@ -374,7 +374,7 @@ check("13b.reading")
 #
 # ## 8. LocalTensor: ranks to debug with
 #
-# With DTensor (lesson 10b) a result is spread over processes, and each process can print only its own part. For debugging, PyTorch has a *LocalTensor*: one tensor in one process that holds the parts of *all* ranks. An operation applies to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore means that it may change. (The cells below ran with PyTorch 2.13.) Groups use the `fake` backend, which sends nothing.
+# With DTensor (lesson 10b) a result is spread over processes, and each process can print only its own part. For debugging, PyTorch has a *LocalTensor*: one tensor in one process that holds the parts of *all* ranks. An operation is applied to every part, and a collective is computed from all the parts. The class is in the module `torch.distributed._local_tensor`, whose underscore means that its contents may change. (The cells below ran with PyTorch 2.13.) Process groups use the `fake` backend, which sends nothing.
 
 # %%
 from contextlib import contextmanager
@@ -397,9 +397,9 @@ def simulated(ranks):
 
 
 # %% [markdown]
-# The example multiplies a row of eight ones by a column of the numbers 0 to 7. Both are sharded over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+# The example multiplies a row of eight ones by a column of the numbers 0 to 7. Both are sharded over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then the product's placement is `Partial`.
 #
-# **Predict.** What does rank 3 hold before the sum?
+# **Predict.** What value does rank 3 hold before the terms are added up?
 
 # %%
 prediction = None
@@ -418,14 +418,14 @@ compare(prediction, rank_3)
 print(product.placements, terms, sep="\n")
 
 # %% [markdown]
-# 13, which is 6 + 7. The output shows all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
+# 13, which is 6 + 7. The output shows the terms of all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
 
 # %%
 assert rank_3 == 13
 assert total.reconcile().item() == 28  # reconcile: the parts are equal, so give me one of them
 
 # %% [markdown]
-# Do real ranks compute the same? The next cell defines one program for the four real ranks and for simulated ones: forward and backward through an MLP whose first layer is split by columns and whose second is split by rows.
+# Do real ranks compute the same values? The next cell defines one program for the four real ranks and for the simulated ones: forward and backward through an MLP whose first layer is split by columns and whose second is split by rows.
 
 # %%
 # %%px --local
@@ -480,7 +480,7 @@ def careless_sum(numbers):
 
 
 # %% [markdown]
-# **Predict.** What does the simulation show: (A) a hang; (B) an error that names the missing ranks; (C) the right sum, as if nothing were wrong? Write a letter.
+# **Predict.** What does the simulation show: (A) a hang; (B) an error that names the missing ranks; (C) the right sum, as if nothing were wrong? Answer with a letter.
 
 # %%
 prediction = None
@@ -504,11 +504,11 @@ print("simulated:", answers)
 assert answers == [6.0] * 4
 
 # %% [markdown]
-# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same thing: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes a different branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, with one thread per rank, of which only one runs at a time. Nor does the simulation say anything about time or memory, because one process does the work of all ranks and holds all their parts.
+# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same thing: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes a different branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, which has one thread per rank and runs one thread at a time. Nor does the simulation say anything about time or memory, because one process does the work of all ranks and holds all their parts.
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its ideas yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and a configuration says how much of each to use. (It is only useful on GPUs, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its parts yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and its configuration sets how much of each to use. (It is only useful on GPUs, so it isn't installed here. The setting names below are those in its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it gives you | lesson |
 # |---|---|---|
@@ -519,10 +519,10 @@ assert answers == [6.0] * 4
 # | `context_parallel_degree` | parts of a sequence; keys and values gathered, or Ulysses | 10c |
 # | `expert_parallel_degree` | experts spread over ranks that the data, context and tensor degrees already count | 10c |
 # | `activation_checkpoint` | none, full or selective | 10, section 5 |
-# | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of one data-parallel rank in one forward pass, and tokens of a step; accumulation makes up the difference | 08, section 4 |
+# | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | the tokens of one data-parallel rank in one forward pass, and the tokens of all ranks in a whole step; gradient accumulation makes up the difference | 08, section 4 |
 # | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
 #
-# The number of ranks is the product of all the degrees except the experts'. (Experts are spread over ranks that the other degrees have already counted.) In the mesh, the pipeline is the outermost dimension and the slices are the innermost:
+# The number of ranks is the product of all the degrees except the expert degree. In the mesh, the stages are the outermost dimension and the slices are the innermost:
 
 
 # %%
@@ -534,9 +534,9 @@ def arranged(ranks, pipeline=1, replicate=1, shard=-1, context=1, tensor=1):
 
 
 # %% [markdown]
-# *Published* [11]: for sequences of 131,072 tokens, Llama 3 405B was trained on 16,384 GPUs with 8 slices, 16 parts of a sequence and 16 stages, and the remaining factor is the shard degree. (Meta has its own program. The degrees mean the same, but the order differs, as you will see.)
+# *Published* [11]: for sequences of 131,072 tokens, Llama 3 405B was trained on 16,384 GPUs with 8 slices, 16 parts of a sequence and 16 stages; the remaining factor is the shard degree. (Meta used its own program. The degrees have the same meanings there, but the order of the dimensions differs, as you will see.)
 #
-# **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice sharded? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
+# **Predict.** What is the shard degree? And over how many ranks are the weights of one slice of one stage sharded? (Ranks that hold different tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
 
 # %%
 prediction = None
@@ -551,9 +551,9 @@ for dimension, name in enumerate(names):
     print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
 
 # %% [markdown]
-# The shard degree is 8, and the number of ranks is 8 · 16: context parallelism splits the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours on one machine of 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program instead has the shards outermost and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from the longer distance [11].
+# The shard degree is 8, and the weights are sharded over 8 · 16 = 128 ranks: context parallelism splits the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours on one machine with 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program instead has the shards outermost and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from a slow connection [11].
 #
-# PyTorch's own mesh, with 32 simulated ranks, has the same groups as `arranged`:
+# With 32 simulated ranks, PyTorch's own mesh forms the same groups as `arranged`:
 
 # %%
 assert (degree, len(same_weights)) == (8, 128)
@@ -586,11 +586,11 @@ framework_map()
 # | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | a coordinator |
 # | Ray Train | DDP inside | in backward | sync | PyTorch's | a function for each worker |
 #
-# Also remember two things. `LocalTensor` shows what simulated ranks compute, but it cannot show a hang. The product of torchtitan's degrees, without that of the experts, is the number of ranks.
+# Remember two more things. `LocalTensor` shows what simulated ranks compute, but it cannot show a hang. In torchtitan, the number of ranks is the product of all the degrees except the expert degree.
 #
-# Which should you choose? First of all, the one your colleagues know; after that, the one that puts the fewest lines between you and the three things above. If the model fits on one device, DDP is enough, with Fabric or Accelerate around it if you want the same script on every machine. If it is larger, use FSDP2, either by itself or through one of these. Horovod's last release dates from 2023 [5]; you will read it more often than you write it.
+# Which should you choose? First of all, the one your colleagues know; after that, the one that puts the fewest lines between you and the three things above. If the model fits on one device, DDP is enough, with Fabric or Accelerate around it if you want the same script on every machine. For a larger model, use FSDP2, either by itself or through Fabric or Accelerate. Horovod's last release dates from 2023 [5]; you will read Horovod code more often than you write it.
 #
-# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: `tf.distribute` sums the gradients, but your loss is the mean over one replica, so the learning rate is effectively multiplied by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
+# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute`, the loss explodes. *Diagnosis*: `tf.distribute` sums the gradients, but your loss is the mean over one replica, so the learning rate is effectively multiplied by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
 #
 # ## References and further reading
 #

@@ -9,9 +9,9 @@ from course_lib.teaching.exercise import exercise
 STEP_HINTS = [
     "A wrapped optimizer has to do one more thing before its step: what `sync_gradients` does "
     "in lesson 05.",
-    "Keep the optimizer's own `step`, and replace it with a function of your own "
+    "Save the optimizer's own `step` in a variable, and replace it with a function of yours "
     "(`optimizer.step = ...`) that averages the gradients of all parameters in "
-    "`optimizer.param_groups` over `group`, and then calls the `step` that you kept.",
+    "`optimizer.param_groups` over `group`, and then calls the saved `step`.",
     "```python\n"
     "own_step = optimizer.step\n\n"
     "def step():\n"
@@ -38,9 +38,10 @@ def check_distributed(distributed: Callable) -> str:
 BATCH_HINTS = [
     "Ask two questions for each framework: does the number in the settings count the samples of "
     "one rank or of all ranks, and of one backward pass or of one optimizer step?",
-    "DDP, Fabric and Accelerate count one rank and one backward pass (the DataLoader is yours, "
-    "and every rank has one). Keras, and Accelerate with split_batches, count all ranks and one "
-    "backward pass. DeepSpeed's train_batch_size counts all ranks and all backward passes.",
+    "With DDP, Fabric and Accelerate the number counts one rank and one backward pass (every "
+    "rank makes its own DataLoader). With Keras, and with Accelerate's split_batches, it counts "
+    "all ranks and one backward pass. DeepSpeed's train_batch_size counts all ranks and all "
+    "backward passes.",
     "```python\n"
     'if setting in ("ddp", "fabric", "accelerate"):\n'
     "    return written * ranks * accumulate\n"
@@ -56,7 +57,7 @@ def check_effective_batch(effective_batch: Callable) -> str:
     from .judge_reading import judge_batch
 
     judge_batch(effective_batch)
-    return "The same 32 means three different experiments in these six settings."
+    return "A batch size of 32 means three different experiments in these six settings."
 
 
 READ_HINTS = [
@@ -64,7 +65,7 @@ READ_HINTS = [
     "live on every rank or on a server? Does the text name a library, or a kind of device?",
     "'At once', 'as soon as it arrives', 'without waiting' mean asynchronous. 'Push' and 'pull' "
     "mean a server. 'Mirrored', 'replicas in lockstep', 'identical after each step' mean "
-    "synchronous all-reduce. Tensors on the GPU between NVIDIA's devices mean NCCL.",
+    "synchronous all-reduce. Tensors sent directly between NVIDIA GPUs mean NCCL.",
     "A is sync, all-reduce, NCCL. B is async with a server, and no collective library. C is sync, "
     "but with a server. For D, ask what the ranks do during the 500 steps. E is "
     "started with mpirun, on CPUs.",

@@ -44,7 +44,7 @@ def framework_map() -> Figure:
     words = "Each box calls the one below it. Lowest: who moves the bytes."
     drawing.text(12, bottom + 14, words, size=13, fill=SOFT_INK, anchor="start")
     return drawing.finish(
-        "A map of frameworks. Fabric, Accelerate and Ray Train stand on DDP and FSDP2, which "
-        "stand on torch.distributed, as DeepSpeed does; it stands on NCCL, gloo or MPI. Horovod "
-        "stands on these by itself, and tf.distribute on NCCL and gRPC."
+        "A map of frameworks. Fabric, Accelerate and Ray Train stand on DDP and FSDP2. These and "
+        "DeepSpeed stand on torch.distributed, which stands on NCCL, gloo or MPI. Horovod stands "
+        "directly on NCCL, gloo or MPI, and tf.distribute on NCCL and gRPC."
     )

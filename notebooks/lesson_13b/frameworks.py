@@ -1,8 +1,8 @@
-"""Runs the training of each framework, and keeps what came out for those who have not got it.
+"""Runs each framework's training, and stores the results for machines without that framework.
 
     /path/to/env/bin/python -m rank_by_rank.lesson_13b.frameworks fabric accelerate
 
-runs these with the Python it is called with, and writes what came out, losses or the error, into
+runs these frameworks with that Python, and writes the losses or the error into
 ``frameworks.json``. The frameworks need not be in the course's own environment.
 """
 
@@ -45,11 +45,11 @@ class Framework:
     """How a framework's script is started.
 
     Attributes:
-        title: its name as people write it.
+        title: the framework's usual name.
         script: its file in ``steps``.
-        module: what has to be installed, "" if it is always there.
-        package: what pip calls that.
-        launcher: "none", "mpiexec" or "torchrun"; two ranks.
+        module: the module that has to be installed, "" if PyTorch is enough.
+        package: the name of that module's package.
+        launcher: "none", "mpiexec" or "torchrun"; the launchers start two ranks.
     """
 
     title: str
@@ -72,7 +72,7 @@ FRAMEWORKS = {
 
 
 def installed(name: str) -> bool:
-    """Return whether what a framework needs can be imported here."""
+    """Return whether a framework's module can be imported here."""
     module = FRAMEWORKS[name].module
     return not module or importlib.util.find_spec(module) is not None
 
@@ -84,7 +84,7 @@ def run(name: str) -> dict[str, Any]:
         The ``losses`` of all steps, the ``version``, and ``where`` they come from.
 
     Raises:
-        RuntimeError: if its program fails; the message has the end of what it said.
+        RuntimeError: if its program fails; the message has the end of its output.
     """
     framework = FRAMEWORKS[name]
     said, status = _run_to_its_end(framework)
@@ -96,7 +96,7 @@ def run(name: str) -> dict[str, Any]:
 
 
 def version_of(name: str) -> str:
-    """Return the version of a framework's package, torch's for those that need no other."""
+    """Return the version of a framework's package, or torch's if it needs no other."""
     try:
         return version(FRAMEWORKS[name].package or "torch")
     except PackageNotFoundError:
@@ -104,7 +104,7 @@ def version_of(name: str) -> str:
 
 
 def stored(name: str) -> dict[str, Any]:
-    """Return what came out when a framework was run, or tried, for the record."""
+    """Return the stored result of a framework: its losses, or the error."""
     found = json.loads(_RECORD.read_text(encoding="utf-8"))[name]
     return found | {"where": f"stored run of {found['date']}"}
 
@@ -127,13 +127,13 @@ def code_lines(name: str) -> list[str]:
 
 
 def added_lines(name: str, than: str = "serial") -> list[str]:
-    """Return the lines of a script that another one does not have, as diff finds them."""
+    """Return the lines that a script adds to another one, as diff finds them."""
     compared = difflib.ndiff(code_lines(than), code_lines(name))
     return [line[2:] for line in compared if line.startswith("+ ")]
 
 
 def _run_to_its_end(framework: Framework) -> tuple[str, int]:
-    """Return what its program says, and its exit status; past the time limit its ranks end."""
+    """Return the program's output and exit status; after the time limit, end its ranks."""
     with subprocess.Popen(
         _command(framework),
         cwd=ROOT,
@@ -167,13 +167,13 @@ def _variables(framework: Framework) -> dict[str, str]:
         from torch_mpi4py import launch
 
         return launch.environment() | ours
-    # MPI has no part in the others.
+    # The other launchers do not use MPI.
     alone = {"OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     return os.environ | ours | alone
 
 
 def _record(names: Sequence[str]) -> None:
-    """Run frameworks and write down what came out."""
+    """Run frameworks and store their results."""
     record = json.loads(_RECORD.read_text(encoding="utf-8")) if _RECORD.exists() else {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""What paragraphs and settings mean, and which words say so."""
+"""Judges the reading exercises: what settings and paragraphs mean, and which words say so."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ ANSWERS = {
 _QUESTIONS = ("when", "how", "library")
 _WORDS = {
     ("A", 0): "'the next batch begins on all devices together'",
-    ("A", 1): "every device keeps a copy, and 'sums travel from card to card': no one is special",
+    ("A", 1): "every device keeps a copy, and 'sums travel from card to card': no card is a server",
     ("A", 2): "graphics cards of one vendor, 'without a detour through host memory'",
-    ("B", 0): "'whichever comes first is applied first': nobody waits for anybody",
+    ("B", 0): "'whichever comes first is applied first': no worker waits for another",
     ("B", 1): "'fetch the parameters', 'hand in the gradient': the parameters live elsewhere",
-    ("B", 2): "requests by remote procedure call are no collectives, so there is no such library",
-    ("C", 0): "'once all gradients of a round are in': the server waits for everyone",
-    ("C", 1): "'the chief' holds the variables; a server alone makes nothing asynchronous",
+    ("B", 2): "remote procedure calls are not collectives, so no collective library is used",
+    ("C", 0): "'once all gradients of a round are in': the server waits for all workers",
+    ("C", 1): "'the chief' holds the variables; a server may be synchronous, too",
     ("C", 2): "each worker talks to the chief alone; no collective is named",
-    ("D", 0): "'on its own for 500 steps': neither waits for the others in each step, nor is "
-    "anything applied late; it is local SGD",
+    ("D", 0): "'on its own for 500 steps': an island does not wait for the others in each step, "
+    "but nothing is applied late either; this is local SGD",
     ("D", 1): "'averaged over all': a sum that every rank gets, and no server",
-    ("D", 2): "'over TCP on CPUs': the PyTorch backend that does that",
+    ("D", 2): "'over TCP on CPUs': PyTorch has one backend for that",
     ("E", 0): "'optimizer.step() returns once the averages have arrived'",
-    ("E", 1): "'averages', on every process, in a fused buffer",
+    ("E", 1): "'every process computes their averages': there is no server",
     ("E", 2): "'start your script with mpirun', 'whatever collective your site's library picks'",
 }  # fmt: skip
 _KNOWN = (
@@ -57,7 +57,7 @@ def _plain(word: object) -> str:
 
 
 def judge_reading(reading: Callable) -> None:
-    """Raise the first answer that is wrong, with the words that tell."""
+    """Raise the first answer that is wrong, with the words that give the right one."""
     given = reading()
     if given is None:
         raise WrongAnswer("returns-nothing")
@@ -133,9 +133,9 @@ def judge_batch(effective_batch: Callable) -> None:
 def _what_it_counts(case: tuple, given: Any) -> str:
     setting = case[0]
     if setting in _OF_ONE:
-        of = "one rank and one backward, so a step sees `ranks * accumulate` times as many"
+        of = "one rank and one backward pass, so a step sees `ranks * accumulate` times as many"
     elif setting in _OF_ALL:
-        of = "all ranks and one backward, so a step sees `accumulate` times as many"
+        of = "all ranks and one backward pass, so a step sees `accumulate` times as many"
     else:
         of = "all ranks and all backward passes of a step, so it is the answer"
     return f"the number counts the samples of {of}"

@@ -1,4 +1,4 @@
-"""Weights after a few steps of a wrapped optimizer tell what the wrapping left out."""
+"""Judges a wrapped optimizer by the weights after a few steps, which show what it left out."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ def _weights(model: nn.Module) -> torch.Tensor:
 
 
 def _groups(model: nn.Module) -> list[dict]:
-    """Two groups of parameters: whoever asks ``param_groups[0]`` alone forgets the second."""
+    """Two groups of parameters, to catch code that only looks at ``param_groups[0]``."""
     return [{"params": layer.parameters()} for layer in (model[0], model[2])]
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    # With weight decay a gradient of zeros is another one than none.
+    # With weight decay, a gradient of zeros moves a weight, and a missing gradient does not.
     return torch.optim.SGD(_groups(model), lr=0.5, momentum=0.9, weight_decay=0.1)
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
-    # Whoever averages weights after the step is right with SGD, which is linear in the gradient.
+    # Averaging weights after the step is right with SGD, which is linear in the gradient.
     return torch.optim.Adam(_groups(model), lr=0.1)
 
 
@@ -91,7 +91,7 @@ _OPTIMIZERS = (_sgd, _adam)
 
 
 def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observation:
-    # What it returns, and hooks that it leaves behind, are the learner's lines as well.
+    # The object that it returns, and the hooks that it leaves behind, run the learner's code too.
     own = getattr(distributed, "call", lambda function, *arguments: function(*arguments))
 
     def train(model: nn.Module, wrapped: Any, group) -> list:
@@ -108,7 +108,7 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
     def wrapped_and_trained(first, second, models: list[nn.Module], group) -> list:
         stepped: list[bool] = []
         second.register_step_post_hook(lambda *_: stepped.append(True))
-        # Both are wrapped before one of them steps: each has to keep what is its own.
+        # Both are wrapped before one of them steps: each has to keep a state of its own.
         wrapped = [distributed(optimizer, group) for optimizer in (first, second)]
         if not all(hasattr(one, "step") for one in wrapped):
             return [_NOTHING]
@@ -128,7 +128,7 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
 
 @contextmanager
 def _own_steps(*kinds: type[torch.optim.Optimizer]) -> Iterator[None]:
-    """Put back the classes' own ``step``, and raise if it was replaced."""
+    """Restore the classes' own ``step``, and raise if it was replaced."""
     before = [kind.step for kind in kinds]
     try:
         yield
@@ -145,7 +145,7 @@ def _close(one: list, other: list) -> bool:
 
 
 def judge_wrapping(seen: Observation, p: int) -> None:
-    """Raise what is wrong with the weights, or with how they came about."""
+    """Raise the mistake that the weights, or the calls that led to them, show."""
     judge_errors(seen.errors)
     given = seen.results[:p]
     if any(found and _NOTHING in found for found in given):

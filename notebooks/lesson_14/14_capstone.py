@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 14 Capstone
 #
-# **The one idea.** You have understood a speed-up when you can predict it. You choose how to train a given model on a given network, and write down beforehand how many times as fast it will be. Then you find out, and hand in a one-page report.
+# **The one idea.** You have understood a speed-up when you can predict it. In this lesson you choose how to train a given model on a given network, and predict the speed-up over one rank. Then you measure the speed-up, and hand in a one-page report.
 #
 # **You will be able to**
 # - predict the *time to a target accuracy*: the number of steps times the time per step;
@@ -54,7 +54,7 @@ if not dist.is_initialized():
 # %% [markdown]
 # ## 1. The rules
 #
-# There are three tasks. Each comes with a model, a data set with a target accuracy on its test set, a device for each rank, and a link between the ranks.
+# There are three tasks. Each task specifies a model, a data set, a target for the test accuracy, a device for each rank, and a link between the ranks.
 
 # %% tags=["nbval-ignore-output"]
 for task in TASKS.values():
@@ -63,13 +63,13 @@ for task in TASKS.values():
     print(f"   target {targets}; one rank: batch {task.batch}")
 
 # %% [markdown]
-# A *simulated device* takes 2 ms per sample, plus 8 ms per step. Forward and backward are real, and the rank sleeps for the rest of the device's time. So four ranks compute at the same time even on two cores, as long as the real computing takes much less time than the device would. The link is the emulated one from lesson 06: each message takes at least the latency plus its size divided by the bandwidth. Gradients, messages and waiting are real.
+# A *simulated device* takes 2 ms per sample, plus 8 ms per step. Forward and backward are really computed, and then the rank sleeps for the rest of the simulated time. So four ranks work at the same time even on two cores, as long as the real computation takes much less time than the simulated one. The link is the emulated one from lesson 06: each message takes at least the latency plus its size divided by the bandwidth. Gradients, messages and waiting are real.
 #
-# The *time to accuracy* is the number of steps until the test accuracy is first seen at the target, times the seconds per step. We look at the accuracy after every fourth step, for one rank and for many, and the clock stops meanwhile. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan's ranks. (We don't compare the times of an epoch, because a larger batch learns less in one, as lesson 05 showed.) Three rules keep the speed-up honest:
+# The *time to accuracy* is the number of steps until the target accuracy is first seen on the test set, times the seconds per step. We test the model after every fourth step, whether on one rank or on many, and stop the clock meanwhile; each of these tests is called a look. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan. (We don't compare the time per epoch, because with a larger batch the model learns less in an epoch, as lesson 05 showed.) Three rules keep the speed-up honest:
 #
-# - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute it itself, on the clock and over the link.
-# - **The baseline.** One rank gets the best of the learning rates that the plans may choose from, found in the same way. One of the most common faults of published speed-ups is to tune only the new method and not the old one [3, 4, 6]: the effect of the learning rate is then credited to the ranks.
-# - **Luck.** The same training may take twice as many steps with another seed. So the number of steps is the median over five seeds, for one rank and for many; the seconds per step are measured on the clock with the first seed.
+# - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute the mean itself, while the clock runs and over the link.
+# - **The baseline.** One rank uses the best of the learning rates that the plans may choose from, found in the same way. Many published speed-ups have the same fault: only the new method was tuned, and not the old one [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
+# - **Luck.** The same training may take twice as many steps with another seed. So the number of steps is the median over five seeds, for one rank and for many; the seconds per step are measured with the first seed only.
 #
 # This is what you do:
 #
@@ -77,7 +77,7 @@ for task in TASKS.values():
 # 2. Predict its speed-up, and write the prediction into the *journal*.
 # 3. Run the plan, and let the notebook write the report.
 #
-# These strategies are ready to use; one of your own may be better. With `"alone"` no rank ever sends anything: compare a plan with it to see what communication is worth.
+# The strategies below are ready to use, but one of your own may be better. With `"alone"`, no rank ever sends anything; compare your plan with it to see what communication is worth.
 
 # %%
 for name, what in STRATEGIES.items():
@@ -91,13 +91,13 @@ for name, what in STRATEGIES.items():
 # | alone | | nothing |
 # | per layer | | one all-reduce per tensor, one after the other |
 # | flattened | | a single all-reduce of all bytes |
-# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they have this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward, which takes two thirds of the samples' time, has filled its bucket |
-# | compressed | `bucket_bytes`, as above | the same, with half the bytes on the link |
+# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they have this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward has filled its bucket (backward takes two thirds of the samples' time) |
+# | compressed | `bucket_bytes`, as above | the same as overlapped, with half the bytes on the link |
 # | local SGD | `every` (8): the number of steps that each rank takes by itself before the weights are averaged | a single all-reduce of all bytes after every `every`-th step, nothing after the other steps |
-# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights and sends a gradient, in one message each; a step is one worker's update. The steps depend on the clock, so there is only one seed, and the looks take place while the clock runs |
-# | pipeline | `micro_batches` (4): the number of parts of a batch that go through the stages one after the other | activations go to the next stage, gradients come back. A stage takes a quarter of each sample's time, plus the 8 ms |
+# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing, so we run only one seed, and the looks take place while the clock runs |
+# | pipeline | `micro_batches` (4): the number of parts into which each batch is split; they go through the stages one after the other | activations go to the next stage, gradients come back. A stage takes a quarter of each sample's time, plus the 8 ms |
 #
-# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch size of 64 there corresponds to 16 elsewhere.
+# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch size of 64 for a pipeline corresponds to 16 for the other strategies.
 #
 # ## 2. The two factors of a speed-up
 #
@@ -105,7 +105,7 @@ for name, what in STRATEGIES.items():
 #
 # $$S = \frac{N_1 T_1}{N_R T_R} = \frac{N_1}{N_R} \cdot \frac{T_1}{T_R}.$$
 #
-# The first factor is about learning: it is $R$ if a step with $R$ times the samples is worth $R$ steps, and it is rarely more. The second is about machines: with the same batch size on each rank it is at best 1, if communication costs nothing. Both are usually smaller, and you can predict them separately.
+# The first factor is about learning: it is $R$ if a step with $R$ times the samples is worth $R$ steps, and rarely larger. The second is about machines: with the same batch size on each rank it is 1 if communication costs nothing, and never larger. Both factors usually fall short of these values, and you can predict each of them separately.
 
 # %%
 two_parts()
@@ -117,9 +117,9 @@ two_parts()
 #
 # $$\lg p\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# where α is the latency in seconds, β the seconds per byte, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`, which returns how many seconds it takes to synchronise gradients in buckets, with one all-reduce after the other. `buckets` lists the size of each bucket in bytes.
+# where α is the latency in seconds, β the seconds per byte, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`, which returns the number of seconds it takes to synchronise all the buckets of a gradient, with one all-reduce after the other. `buckets` lists the size of each bucket in bytes.
 #
-# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The models of A, C and B have 38, 106 and 307 kB, so it would change nothing. It would only gain in task C with CIFAR-10, whose model has 307 kB, and then by 4 %.)
+# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The gradients in tasks A, C and B take up 38, 106 and 307 kB, so Rabenseifner's algorithm would change nothing. The only exception is task C with CIFAR-10, where the gradients take up 307 kB and this algorithm would save 4 %.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
@@ -144,7 +144,7 @@ check("14.sync_seconds")
 #
 # ### Exercise 2: the speed-up to a target
 #
-# Three numbers describe a way to train: `ranks`, `batch` (the samples that *each* rank takes in a step) and `steps` (until the target). A rank needs `fixed_seconds` to compute a step, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they take turns. If there are several ranks, they synchronise for `sync` seconds in each step once all of them have computed. A single rank does not synchronise, even if it is passed as `many`.
+# Three numbers describe a way to train: `ranks`, `batch` (the samples that *each* rank takes in a step) and `steps` (the number of steps to the target). In each step a rank computes for `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time; if there are more ranks, they take turns. If there are several ranks, they synchronise in each step after all of them have computed, which takes `sync` seconds. A single rank does not synchronise, even if it is passed as `many`.
 #
 # Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`, which returns how many times as fast `many` reaches the target as `one`. Both have the attributes `ranks`, `batch` and `steps`.
 
@@ -170,9 +170,9 @@ check("14.speed_up")
 #
 # ## 3. First solved example: task A, flattened
 #
-# Task A is a small MLP with 9,610 parameters in four tensors, so its gradients take 38,440 bytes. The link has a latency of 5 ms and a bandwidth of 100 Mbit/s, that is, 12.5 MB/s.
+# Task A is a small MLP with 9,610 parameters in four tensors, so its gradients take up 38,440 bytes. The link has a latency of 5 ms and a bandwidth of 100 Mbit/s, that is, 12.5 MB/s.
 #
-# **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor pays the latency four times; a single one for all tensors pays it once. Your formulas say how much that is. (If one of them is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
+# **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor costs the latency of four all-reduces; a single one for all tensors costs the latency of one. Your first formula says how long each way takes. (If one of your two functions is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
 
 # %%
 my_sync, my_speed_up = yours_or_solution("14.sync_seconds"), yours_or_solution("14.speed_up")
@@ -185,7 +185,7 @@ print(f"per layer {1e3 * per_layer_a:.0f} ms, flattened {1e3 * at_once_a:.0f} ms
 # %% [markdown]
 # So we choose "flattened": a step will take 40 + 16 = 56 ms.
 #
-# **How many steps?** No formula can say. But a step of four ranks with 16 samples each equals a step of one process with 64 samples (lesson 04). So one process can find out quickly, without the link and the device. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks share the work. We run the same pilot for one rank with batch size 16.
+# **How many steps?** No formula gives this number. But a step of four ranks with 16 samples each equals a step of one process with 64 samples (lesson 04). So a single process can count the steps quickly, without the link and the device. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks divide these 20 runs among them. We run the same pilot for one rank with batch size 16.
 
 # %%
 # %%px
@@ -200,7 +200,7 @@ print(f"one rank: {steps_a} at {rate_a}; four ranks: {steps_four_a} at {rate_fou
 cluster.view["rate_a"] = rate_a
 
 # %% [markdown]
-# Compare the rows. At a rate of 0.1, a step with 64 samples is worth hardly more than a step with 16: both follow the same path, with little noise to average away. The larger batch pays at rates that have become noisy for the small one. (You may begin a search with the linear rule of lesson 05, four times the rate for four times the batch size, but let a pilot decide.)
+# Compare the rows. At a rate of 0.1, a step with 64 samples is worth hardly more than a step with 16: both follow the same path, with little noise to average away. The larger batch pays off at rates that are too high for the noisy gradients of the small one. (You may begin a search with the linear rule of lesson 05, four times the rate for four times the batch size, but let a pilot decide.)
 #
 # **Predict.** Each side has its best rate. A step takes 40 ms on one rank and 56 ms on four. What will the speed-up be? Write a number.
 
@@ -214,7 +214,7 @@ predicted_a = my_speed_up(one_a, many_a, *device, at_once_a, cores=4)
 compare(prediction, predicted_a, within=0.05, source="By the formula")
 
 # %% [markdown]
-# Had the baseline kept the rate of 0.1, with which many tutorials begin, the same run would have been reported as
+# Suppose that the baseline had kept the rate of 0.1, with which many tutorials begin. The same run would then have been reported as:
 
 # %% tags=["nbval-ignore-output"]
 untuned_a = costs.Run(1, 16, pilots_a[16][0.1])
@@ -224,7 +224,7 @@ assert pilots_a[16][0.1] > 1.5 * steps_a
 # %% [markdown]
 # Most of that comes from the learning rate, which you can change without a second rank.
 #
-# Now we write down the prediction, before the run. The journal seals each line together with the line before it (a *hash chain*). If anybody changes a number later, the seal breaks, and the report says so. A prediction only counts if it was written before the plan's first run.
+# Now we write down the prediction, before the run. The journal puts a seal on each line, a checksum that also covers the seal of the line before (a *hash chain*). If a number is changed later, the seal breaks, and the report says so. A prediction counts only if it was written before the plan's first run.
 
 # %% tags=["nbval-ignore-output"]
 journal = Journal.for_examples()
@@ -234,7 +234,7 @@ journal.predict("A", plan_a, round(predicted_a, 2), why=why)
 cluster.view["plan_a"] = plan_a
 
 # %% [markdown]
-# A strategy is a function: it takes a `worker` and returns the function that does one step. The worker has a model, an optimizer, and `compute(images, labels)`, which does forward and backward on its device. Here is all of the strategy "flattened":
+# A strategy is a function: it takes a `worker` and returns the function that does one step. The worker has a model, an optimizer, and a method `compute(images, labels)`, which runs forward and backward on the worker's device. Here is the whole of the strategy "flattened":
 
 
 # %%
@@ -275,13 +275,13 @@ report_a = write_report(journal, result_a, learned=learned, author="solved examp
 report_a
 
 # %% [markdown]
-# Read the report from top to bottom: the prediction, the measurement, the steps of each seed, and the two factors. The pilot predicted the number of steps, because four ranks equal one process with batch size 64, up to rounding. So the prediction is off only by the length of a step. The timeline shows why: after each block of work all ranks wait for the all-reduce. They wait longer than predicted because a sleeping process takes time to wake up, and on a busy machine they wait longer still.
+# Read the report from top to bottom: the prediction, the measurement, the steps of each seed, and the two factors. The pilot predicted the number of steps correctly, because four ranks equal one process with batch size 64, up to rounding. So the prediction is off only because a step takes longer than predicted. The timeline shows where the time goes: after each block of work, all ranks wait for the all-reduce. They wait longer than predicted because a sleeping process takes time to wake up, and longer still on a busy machine.
 #
 # ## 4. When is the target reached?
 #
 # ### Exercise 3: time to accuracy
 #
-# `looks` is a list of pairs (seconds, accuracy), in order of time. Write `time_to_target(looks, target)`, which returns the seconds of the first look whose accuracy is at or above the target. It returns `None` if there is no such look, or no look at all.
+# `looks` is a list of pairs (seconds, accuracy), in order of time. Write `time_to_target(looks, target)`, which returns the seconds of the first look whose accuracy is at or above the target. It returns `None` if there is no such look, as when `looks` is empty.
 
 
 # %% tags=["exercise"] exercise="14.time_to_target"
@@ -301,7 +301,7 @@ check("14.time_to_target")
 # %% [markdown]
 # Stuck? `hint("14.time_to_target")`, `solution("14.time_to_target")`.
 #
-# Try it on the run that you have just made: what did the clock show when a look first found the target?
+# Try your function on the two runs of task A: what did the clock show when a look first found the target accuracy?
 
 # %% tags=["nbval-ignore-output"]
 my_time = yours_or_solution("14.time_to_target")
@@ -311,13 +311,13 @@ for name, run in (("one rank", alone_a), ("flattened", ours_a[0])):
     assert seconds == run.reached.seconds
 
 # %% [markdown]
-# One look is one measurement, and the accuracy goes up and down from look to look. A target counts as reached even if a single look reaches it by luck. That is why both sides look equally often, and why we run five seeds. The row "seeds" in the report shows how far apart the seeds are. A smaller difference between two plans means nothing.
+# One look is one measurement, and the accuracy goes up and down from look to look. The target counts as reached even if a single look finds it by luck. That is why the baseline and the plan are tested equally often, and why we run five seeds. The report's "seeds" row shows how much the number of steps varies between seeds. If two plans differ by less than that, the difference means nothing.
 #
 # ## 5. Second solved example: task B, local SGD
 #
-# Task B has a wider model, with one hidden layer of 1,024 units: 76,810 parameters, or 307,240 bytes. Its link has a latency of 20 ms and carries 50 Mbit/s.
+# Task B has a wider model, with one hidden layer of 1,024 units: 76,810 parameters, or 307,240 bytes. Its link has a latency of 20 ms and a bandwidth of 50 Mbit/s.
 #
-# **Predict.** How many milliseconds does one all-reduce of all gradients take? And can synchronous SGD with four ranks pay if the computing in a step takes 40 ms? Write `(ms, True)` or `(ms, False)`.
+# **Predict.** How many milliseconds does one all-reduce of all gradients take? And can synchronous SGD with four ranks pay off if the computing in a step takes 40 ms? Write `(ms, True)` or `(ms, False)`.
 
 # %%
 prediction = None
@@ -333,7 +333,7 @@ print(f"synchronising / computing: {at_once_b / 0.040:.1f}")
 assert not pays
 
 # %% [markdown]
-# Synchronising takes three and a half times as long as computing. Four ranks rarely get by with a quarter of the steps, and even then a ratio above three does not pay (lesson 06). Sending half as many bytes would not help enough either. So communicate less often: *local SGD* (lesson 09) lets each rank take `every` steps by itself, and then averages the weights. With `every` = 8, a step costs 40 ms plus an eighth of an all-reduce.
+# Synchronising takes three and a half times as long as computing. Four ranks rarely reach a target in a quarter of the steps, and even if they did, a ratio above three would not pay off (lesson 06). Nor would it help enough to send half as many bytes. So communicate less often: in *local SGD* (lesson 09), each rank takes `every` steps by itself, and then the ranks average their weights. With `every` = 8, a step costs 40 ms plus an eighth of an all-reduce.
 
 
 # %%
@@ -356,7 +356,7 @@ def local_sgd(worker, every):
 strategies.READY["local SGD"] = local_sgd
 
 # %% [markdown]
-# **How many steps?** This time a single process cannot find out; it takes all four ranks. A *rehearsal* is the run itself, without the link and the device. It is not cheating: it gives you only one of the two factors, and you still have to predict how long a step takes. (On a real cluster you would rehearse on one node, or on part of the data.) The next cells also run the pilots of one rank and of synchronous SGD:
+# **How many steps?** This time a single process cannot count them; you need all four ranks. A *rehearsal* is the run itself, without the link and the device. That is not cheating: a rehearsal gives you only one of the two factors, and you still have to predict how long a step takes. (On a real cluster you would rehearse on one node, or on part of the data.) The next cells also run the pilots for one rank and for synchronous SGD:
 
 # %% tags=["nbval-ignore-output"]
 plan_b = Plan("local SGD", batch=16, rate=0.8, options={"every": 8})
@@ -377,7 +377,7 @@ steps_local_b = rehearsed_b[plan_b.rate]
 cluster.view["rate_b"] = rate_b
 
 # %% [markdown]
-# **Predict.** With the steps above, and a rate of 0.8 for local SGD, the speed-up is (A) above 2; (B) between 1 and 2; (C) below 1. Write a letter.
+# **Predict.** With the numbers of steps above, and a rate of 0.8 for local SGD, what will the speed-up be: (A) above 2; (B) between 1 and 2; (C) below 1? Answer with a letter.
 
 # %%
 prediction = None
@@ -412,7 +412,7 @@ learned = "A step by oneself is worth less than one together; on this link it co
 write_report(journal, result_b, learned=learned, author="solved example 2")
 
 # %% [markdown]
-# How would synchronous SGD have done, at its best rate?
+# How well would synchronous SGD have done at its best rate?
 
 # %% tags=["nbval-ignore-output"]
 rate_sync_b, steps_sync_b = best_rate(pilots_b[64])
@@ -423,9 +423,9 @@ print(f"synchronous: {steps_sync_b} steps of {40 + 1e3 * at_once_b:.0f} ms at th
 print(f"{rate_sync_b}, {other_b:.2f} times as fast (predicted)")
 
 # %% [markdown]
-# It needs about as many steps as local SGD, and each takes more than four times as long as a step on a single rank. So four ranks would have been slower than one. No strategy is best everywhere; the numbers decide.
+# Synchronous SGD needs about as many steps as local SGD, but each of its steps takes more than four times as long as a step on a single rank. So four ranks would have been slower than one. No strategy is best everywhere; the numbers decide.
 #
-# **Predict.** If it is good to communicate rarely, why communicate at all? `"alone"` is local SGD without the averaging: 40 ms per step, and not a byte on the link. In steps to the target it will be (A) about as good as local SGD; (B) about as good as one rank; (C) four times as good as one rank. Write a letter.
+# **Predict.** If it is good to communicate rarely, why communicate at all? `"alone"` is local SGD without the averaging: 40 ms per step, and not a byte on the link. How many steps will it need to reach the target: (A) about as many as local SGD; (B) about as many as one rank; (C) a quarter as many as one rank? Answer with a letter.
 
 # %%
 prediction = None
@@ -443,11 +443,11 @@ compare(prediction, nearest, source="Rehearsed")
 print(f"{silent} steps with nothing exchanged (seeds: {silent_b.seeds}); one rank: {steps_b}")
 
 # %% [markdown]
-# Four ranks that never communicate amount to one rank, plus three more whose work is lost. Now suppose that each look tested the mean of all four models while the clock stood still. These ranks would reach the target after 96 steps of 40 ms (*measured here*, at a rate of 0.4), ahead of every plan in this lesson, thanks to communication that the clock does not see. Whenever you read about a speed-up, ask what happened while the clock stood still.
+# Four ranks that never communicate are no better than one: the work of the other three is lost. Now suppose that each look tested the mean of all four models while the clock was stopped. These ranks would reach the target after 96 steps of 40 ms (*measured here*, at a rate of 0.4), ahead of every plan in this lesson, thanks to communication that the clock does not see. Whenever you read about a speed-up, ask what happened while the clock was stopped.
 #
 # ### Exercise 4: the bytes
 #
-# If your provider charges for traffic, bytes cost money. Count the bytes that cross all the links together until the target is reached. `model_bytes` is the size of all parameters, and therefore of all gradients.
+# If your provider charges for traffic, bytes cost money. Count the bytes that cross all the links in total until the target is reached. `model_bytes` is the size of all parameters, and therefore of all gradients.
 #
 # - `"synchronous"`: each of `steps` steps has one ring all-reduce, in which each of p ranks sends $2\,(p-1)/p$ times the model's bytes;
 # - `"local SGD"`: the same all-reduce after every `every` steps, and none for any steps left over at the end;
@@ -473,7 +473,7 @@ check("14.bytes_on_links")
 # %% [markdown]
 # Stuck? `hint("14.bytes_on_links")`, `solution("14.bytes_on_links")`.
 #
-# What would the two strategies of task B cost if the provider charged for every megabyte?
+# How many megabytes would you pay for with each of the two strategies in task B?
 
 # %% tags=["nbval-ignore-output"]
 my_bytes = yours_or_solution("14.bytes_on_links")
@@ -485,9 +485,9 @@ assert local_bytes < synchronous_bytes / 4
 # %% [markdown]
 # ## 6. Your project: task C
 #
-# Task C uses Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` contains one of them (it looks in this order), and otherwise the digits, all at 14 × 14 pixels. Nothing is downloaded here; to fetch a data set once, call for example `course_lib.training.data.load("fashion_mnist")` in one process. (Only part of MNIST was available when the course was built; the targets for Fashion-MNIST and CIFAR-10 are estimates that have not been tested with a run.)
+# Task C uses the first of Fashion-MNIST, CIFAR-10 and MNIST that it finds in your `COURSE_DATA` folder, or else the digits, all at 14 × 14 pixels. Nothing is downloaded here. To fetch a data set, call, for example, `course_lib.training.data.load("fashion_mnist")` once, in a single process. (Only part of MNIST was available when the course was built; the targets for Fashion-MNIST and CIFAR-10 are estimates that have not been tested with a run.)
 #
-# The model is an MLP with one hidden layer of 128 units. For a grey image of 14 × 14 pixels it has four tensors, of 100,352, 512, 5,120 and 40 bytes, which makes 106,024 in all. (With three colours, as in CIFAR-10, the first tensor has 301,056 bytes, and all four have 306,728.) The link has a latency of 10 ms and carries 50 Mbit/s. The cell prints what you have been given:
+# The model is an MLP with one hidden layer of 128 units. For a grey image of 14 × 14 pixels it has four tensors, of 100,352, 512, 5,120 and 40 bytes, 106,024 in all. (With three colours, as in CIFAR-10, the first tensor takes up 301,056 bytes, and all four 306,728.) The link has a latency of 10 ms and a bandwidth of 50 Mbit/s. The next cell prints which data set and which tensors you have:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -497,7 +497,7 @@ print(f"{name_c}: {len(training_c)} images for training, {len(test_c)} for tests
 print("bytes of each tensor:", [parameter.nbytes for parameter in model_c.parameters()])
 
 # %% [markdown]
-# Make a plan as in the examples, with a pilot or a rehearsal for the steps and a formula for the seconds. The next cell runs the baseline's pilot; run your plan's pilot in a cell of your own.
+# Make a plan as in the examples, with a pilot or a rehearsal for the number of steps and a formula for the seconds per step. The next cell runs the baseline's pilot; run your plan's pilot in a cell of your own.
 
 # %%
 # %%px --limit 120
@@ -510,7 +510,7 @@ print(f"one rank, batch 16: {pilot_c}, so {steps_c} steps at the rate {rate_c}")
 cluster.view["rate_c"] = rate_c
 
 # %% [markdown]
-# Take any strategy from section 1, or add one of your own: put its name and a one-line description into `STRATEGIES` in the notebook, and its function into `strategies.READY` in a `%%px` cell. Then change the next cell and run it; each further plan gives you another report. (The plan in the cell is not a good one: work out why.)
+# Take any strategy from section 1, or add one of your own: put its name and a one-line description into `STRATEGIES` in the notebook, and its function into `strategies.READY` in a `%%px` cell. Then put your plan into the next cell, and run that cell and the two code cells after it. You can do this for as many plans as you like; each gives you another report. (The plan that is in the cell now is not a good one: work out why.)
 
 # %% tags=["nbval-ignore-output"]
 my_plan = cluster.view["my_plan"] = None  # if the next line fails, there is no plan
@@ -528,27 +528,27 @@ alone_c = training.train_alone(TASKS["C"], Plan("alone", 16, rate_c)) if rank ==
 ours_c = training.train(TASKS["C"], my_plan)
 
 # %% [markdown]
-# Look at the numbers first. Then say in a sentence or two where your prediction was off, and why. Each time you run the next cell, it writes a new report; nothing is overwritten. The files are in the folder `capstone` in your workspace. Hand in the PDF or the HTML file, together with the journal.
+# Run the next cell and look at the numbers first. Then say in `learned`, in a sentence or two, where your prediction was off and why, put your name into `author`, and run the cell again. Each time, it writes a new report; nothing is overwritten. The files are in the folder `capstone` in your workspace. Hand in the PDF or the HTML file, together with the journal.
 
 # %% tags=["nbval-ignore-output"]
 my_result = Result.of("C", my_plan, cluster.view["alone_c"][0], cluster.view["ours_c"])
 write_report(my_journal, my_result, learned="", author="")
 
 # %% [markdown]
-# Now look back at your prediction. For the strategies that have a formula, the line "reading" in the report says which common mistake the prediction resembles. (If you made no prediction, there is no such line.) These are the usual reasons why a prediction is off:
+# Now look back at your prediction. For the strategies that have a formula, the report's "reading" row says which common mistake the prediction resembles. (If you made no prediction, there is no such row.) A prediction is usually off for one of these reasons:
 #
 # | what was forgotten | what the report shows |
 # |---|---|
 # | communication | the second factor is far below 1 |
 # | that a larger batch changes the number of steps | the first factor is not $R$ |
 # | that one rank has a best learning rate, too | the first factor is far below $R$ |
-# | that seeds differ | "seeds": the medians are closer together than the seeds are |
-# | the part of a step that is not divided (Amdahl) | some work does not shrink with the batch |
+# | that seeds differ | in the "seeds" row, the two medians differ by less than the seeds do |
+# | the part of a step that is not divided among the ranks (Amdahl) | some work does not shrink with the batch |
 # | that a byte has 8 bits | the waits are eight times as long as predicted |
 # | a latency for each bucket | there are many short waits instead of one |
 # | the way back | the traffic and the waits are twice what was predicted |
-# | that ranks share cores | the ranks work in turns, and the steps are longer on all of them |
-# | the right $p$ in $2(p-1)/p$ | the bytes show small, systematic differences |
+# | that ranks share cores | the ranks work in turns, and the steps take longer on all of them |
+# | the right $p$ in $2(p-1)/p$ | the bytes differ from the prediction by a small constant factor |
 #
 # ## Break it on purpose: a prediction improved after the run
 #
@@ -568,11 +568,11 @@ assert forged == 1
 assert journal.broken_from() is None
 
 # %% [markdown]
-# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and of the previous line's seal; the report from such a journal says at which line the seals stop matching. (It cannot detect that *all* the seals were recomputed. To be sure, an instructor has the seals written down before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
+# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and of the previous line's seal; a report that is written from such a journal says at which line the seals stop matching. (It cannot tell if *all* the seals were recomputed. To be sure, an instructor collects the seals before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
 #
 # ## For instructors: a rubric
 #
-# There are twenty points. The same text is in `notebooks/lesson_14/rubric.md`.
+# There are twenty points. The rubric is also in `notebooks/lesson_14/rubric.md`.
 
 # %%
 from IPython.display import Markdown
@@ -586,10 +586,10 @@ Markdown(rubric())
 # |---|---|
 # | the aim | time to a target accuracy, compared with one rank that has the same model, data and clock, at its best learning rate |
 # | the clock | runs for everything that produces the model whose accuracy counts |
-# | steps of one seed | are luck; the median of several seeds is a measurement |
+# | the number of steps | with one seed is luck; the median of several seeds is a measurement |
 # | speed-up | $(N_1/N_R) \cdot (T_1/T_R)$: fewer steps, but longer ones |
-# | number of steps | for a larger batch, from a pilot in one process; for other strategies, from a rehearsal |
-# | seconds per step | computing, the part that is not divided, and every message's latency and bytes |
+# | to predict the steps | for a larger batch, run a pilot in one process; for other strategies, a rehearsal |
+# | to predict the seconds per step | add the computing, the part that is not divided, and every message's latency and bytes |
 # | a fast link | synchronise in few messages, or with overlap |
 # | a slow link | communicate less often, and pay with more steps |
 # | a prediction | counts if you wrote it before the run, and teaches you most where it was wrong |
@@ -598,9 +598,9 @@ Markdown(rubric())
 #
 # ## References and further reading
 #
-# 1. C. Coleman, D. Narayanan, D. Kang and others, "DAWNBench: An End-to-End Deep Learning Benchmark and Competition", workshop on ML systems at *NIPS* 2017. Uses time to accuracy as the measure, and shows optimisations that spoil each other.
+# 1. C. Coleman, D. Narayanan, D. Kang and others, "DAWNBench: An End-to-End Deep Learning Benchmark and Competition", workshop on ML systems at *NIPS* 2017. Uses time to accuracy as the measure, and shows optimisations that interfere with each other.
 # 2. C. Coleman, D. Kang, D. Narayanan and others, "Analysis of DAWNBench, a Time-to-Accuracy Machine Learning Performance Benchmark", arXiv:1806.01427, 2018. Shows how much the measure varies from run to run.
-# 3. T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems: Twelve ways to tell the masses when reporting performance results", *Proceedings of the International Conference for High Performance Computing, Networking, Storage and Analysis* (SC15), 2015. Says what a report has to contain so that others can believe it.
+# 3. T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems: Twelve ways to tell the masses when reporting performance results", *Proceedings of the International Conference for High Performance Computing, Networking, Storage and Analysis* (SC15), 2015. Says what a report has to contain so that others can trust and repeat its measurements.
 # 4. C. J. Shallue, J. Lee, J. Antognini, J. Sohl-Dickstein, R. Frostig and G. E. Dahl, "Measuring the Effects of Data Parallelism on Neural Network Training", *Journal of Machine Learning Research* 20(112), 1–49, 2019. Plots steps to a target against batch size for many models, with a learning rate for each batch size.
 # 5. S. U. Stich, "Local SGD Converges Fast and Communicates Little", *International Conference on Learning Representations*, 2019.
-# 6. D. H. Bailey, "Twelve Ways to Fool the Masses When Giving Performance Results on Parallel Computers", *Supercomputing Review* 4(8), 54–55, 1991. Two of the ways compare with slow code.
+# 6. D. H. Bailey, "Twelve Ways to Fool the Masses When Giving Performance Results on Parallel Computers", *Supercomputing Review* 4(8), 54–55, 1991. Two of the twelve ways are comparisons with slow code.

@@ -1,7 +1,4 @@
-"""The usual wrong predictions have formulas of their own, by which they are recognised.
-
-The checks of lesson 14. All run in the notebook.
-"""
+"""The checks of lesson 14: seconds, speed-up, time to accuracy, bytes. All run in the notebook."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 SYNC_HINTS = [
-    "Compute one bucket first: how many seconds does it take with recursive doubling, and how "
-    "many with the ring? Which of the two counts? And how many seconds does one byte take, if the "
+    "Begin with one bucket: how many seconds does it take with recursive doubling, and how many "
+    "with the ring? Which of the two counts? And how many seconds does one byte take, if the "
     "link is sold in bits?",
-    "A link of m Mbit/s carries m · 10⁶ / 8 bytes per second; β is the inverse. Take the smaller "
-    "time for each bucket, and add these up. If `ranks` is a power of two, "
+    "A link of m Mbit/s carries m · 10⁶ / 8 bytes per second; β is the inverse of that. Take the "
+    "smaller time for each bucket, and add up these times. If `ranks` is a power of two, "
     "`ranks.bit_length() - 1` is its logarithm to base 2.",
     "```python\n"
     "beta = 8 / (megabits * 1e6)\n"
@@ -39,9 +36,9 @@ def check_sync_seconds(sync_seconds: Callable) -> str:
 SPEED_HINTS = [
     "You need two times to the target: that of one rank and that of many. Each is a number of "
     "steps times the seconds per step.",
-    "A step of one rank takes `fixed_seconds + one.batch * sample_seconds`. A step of many takes "
-    "the same with their batch, times the number of turns, plus `sync` if there are several "
-    "ranks. `-(-a // b)` is a / b rounded up.",
+    "A step of `one` takes `fixed_seconds + one.batch * sample_seconds`. For a step of `many`, "
+    "take the same expression with `many.batch`, multiply it by the number of turns, and add "
+    "`sync` if there are several ranks. `-(-a // b)` is a / b rounded up.",
     "```python\n"
     "turns = -(-many.ranks // cores)\n"
     "alone = one.steps * (fixed_seconds + one.batch * sample_seconds)\n"
@@ -83,11 +80,11 @@ def check_time_to_target(time_to_target: Callable) -> str:
 
 
 BYTES_HINTS = [
-    "Find two numbers for each strategy: how often do bytes cross the links, and how many bytes "
-    "cross each time, for all ranks together?",
-    "In a ring all-reduce each of p ranks sends 2 (p - 1) / p times the model. In an update "
-    "through the server the parameters go one way and a gradient the other, for one worker. "
-    "Local SGD has `steps // every` all-reduces.",
+    "Find two numbers for each strategy: how many times do the ranks communicate, and how many "
+    "bytes do all ranks together send each time?",
+    "In a ring all-reduce each of p ranks sends 2 (p - 1) / p times the model. In each update, "
+    "one worker receives the parameters from the server and sends a gradient back. Local SGD "
+    "has `steps // every` all-reduces.",
     "```python\n"
     'if strategy == "server":\n'
     "    return steps * ...\n"

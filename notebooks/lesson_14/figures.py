@@ -116,7 +116,7 @@ def two_parts() -> Figure:
         finish_axes(axes, grid="x")
 
     alt = (
-        "One rank takes twelve steps to the target. Four ranks were hoped to take three steps as "
-        "long as those; they take four, each longer by a hatched part for communication."
+        "One rank takes twelve steps to the target. Four ranks were expected to take three steps "
+        "of the same length; they take four, each longer by a hatched part for communication."
     )
     return _figure(plot, alt, 2.3)

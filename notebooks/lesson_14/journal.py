@@ -1,11 +1,10 @@
-"""A learner's journal of predictions and runs, in which nothing can be changed unnoticed.
+"""A learner's journal of predictions and runs, which shows whether it was changed afterwards.
 
-It is a file with a line for each entry, which is only ever added to. Each line ends with a seal, a
-SHA-256 over its text and the seal of the line before. So whoever changes a number, or takes a line
-out of the middle, breaks all seals from there on; the report says so. (Whoever works out all seals
-anew is not kept from it, and a run of which no report is written leaves no trace. The seal is
-printed when a prediction is made, and stands in the report: an instructor who wants to be sure has
-it written down before the run.)
+The journal is an append-only file with one line per entry. Each line ends with a seal, the SHA-256
+of its text and of the previous line's seal. If a number is changed, or a line is removed from the
+middle, no seal from there on fits, and the report says so. (Recomputing all the seals is not
+detected, and a run without a report leaves no trace. The seal is printed when a prediction is made,
+and again in the report: an instructor who wants to be sure collects the seals before the runs.)
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _scratch: list[tempfile.TemporaryDirectory] = []
 
 
 def own_folder() -> Path:
-    """Return the learner's folder for the capstone, made if it is not there.
+    """Return the learner's folder for the capstone, and make it if necessary.
 
-    Cells that run outside of the workspace, say while a lesson is built, are no learner's: their
-    folder ends with the kernel.
+    Cells that run outside the workspace, for example while a lesson is built, are not a learner's:
+    they get a temporary folder, which is removed when the kernel ends.
     """
     if Path.cwd().is_relative_to(WORKSPACE):
         folder = WORKSPACE / "capstone"
@@ -70,24 +69,24 @@ class Entry:
     sound: bool = True
 
     def is_about(self, task: str, plan: Plan) -> bool:
-        """Whether it is about that plan for that task."""
+        """Return whether the entry is about that plan for that task."""
         return self.content.get("task") == task and self.content.get("plan") == _plain(plan)
 
     @property
     def time(self) -> str:
-        """When it was written, for people."""
+        """When the entry was written, in a readable form."""
         return f"{self.when[:19].replace('T', ' ')} UTC"
 
     def in_words(self) -> str:
-        """Return a prediction in a line."""
+        """Return a prediction as one line of text."""
         written = f"{self.content['speed_up']:g} times as fast"
         return f"{written}, written {self.time}, seal {self.seal[:_SHORT]}"
 
 
 class Journal:
-    """The journal in ``folder``; it is there as soon as something is written.
+    """The journal in ``folder``; its file is made with the first entry.
 
-    Several notebooks may have it open: what counts is the file.
+    Several notebooks may have it open, because each call reads the file again.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -96,7 +95,7 @@ class Journal:
 
     @classmethod
     def for_examples(cls) -> Journal:
-        """Return an empty journal that ends with the kernel: examples are no learner's work."""
+        """Return an empty journal for the solved examples, which is removed with the kernel."""
         return cls(_ends_with_the_kernel())
 
     def predict(self, task: str, plan: Plan, speed_up: float | None, why: str = "") -> None:
@@ -105,8 +104,8 @@ class Journal:
         Args:
             task: its letter.
             plan: what will be run.
-            speed_up: predicted; None if you do not want to predict, which the report will say.
-            why: how you came to it, for the report.
+            speed_up: your prediction; None if you make none, which the report will say.
+            why: how you arrived at the prediction, for the report.
 
         Raises:
             ValueError: if there is no such task, or the number is not above 0.
@@ -129,21 +128,21 @@ class Journal:
         print(f"Written down for task {task}, {plan.in_words()}: {entry.in_words()}.{after}")
 
     def ran(self, task: str, plan: Plan, result: Mapping[str, Any]) -> Entry:
-        """Write down what was measured."""
+        """Add a run with its measurements."""
         return self._add("run", {"task": task, "plan": _plain(plan), **result})
 
     def counting_prediction(self, task: str, plan: Plan, began: str | None = None) -> Entry | None:
         """Return the last prediction that was made before this plan was first run.
 
         Args:
-            began: when a run began that is not written down yet.
+            began: when a run began that is not in the journal yet.
         """
         first = self._first_run(task, plan, began)
         counting = [one for one in self._predictions(task, plan) if one.when < first]
         return counting[-1] if counting else None
 
     def late_predictions(self, task: str, plan: Plan, began: str | None = None) -> list[Entry]:
-        """Return those that were made after this plan had been run."""
+        """Return the predictions that were made after this plan had been run."""
         first = self._first_run(task, plan, began)
         return [one for one in self._predictions(task, plan) if one.when >= first]
 
@@ -153,7 +152,7 @@ class Journal:
         ]
 
     def _first_run(self, task: str, plan: Plan, began: str | None) -> str:
-        """When the first run of this plan began; later than anything if there was none."""
+        """Return when the first run of this plan began, or a time after all others if none did."""
         runs = [
             one.content.get("began", one.when)
             for one in self.entries()
@@ -162,11 +161,11 @@ class Journal:
         return min([*runs, *([began] if began else [])], default="9999")
 
     def broken_from(self) -> int | None:
-        """Return the number of the first line whose seal does not fit, None if all do."""
+        """Return the number of the first line whose seal does not fit, or None if all fit."""
         return next((entry.number for entry in self.entries() if not entry.sound), None)
 
     def entries(self) -> list[Entry]:
-        """Return all entries; ``sound`` says which have a seal that fits."""
+        """Return all entries; ``sound`` says whether an entry's seal fits."""
         try:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Which mistake a learner's prediction looks like, once the run has shown the steps.
+"""Which mistake a learner's prediction resembles, once the run has shown the number of steps.
 
-For the strategies whose seconds have a formula, each usual mistake gives a speed-up of its own,
-from the task's numbers and the steps that were measured. A prediction that is equal to one of them,
-and not to the right one, was probably made in that way.
+For the strategies that have a formula for the seconds per step, each usual mistake gives a speed-up
+of its own, from the task's numbers and the measured steps. A prediction that equals one of these,
+but not the right value, probably contains that mistake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .tasks import Plan, Task
 __all__ = ["Guess", "guesses", "reading"]
 
 _SAME = 0.02  # as a fraction: people round
-_NEAR = 0.05  # so near to the formula there is nothing to explain
+_NEAR = 0.05  # this close to the formula, there is nothing to explain
 _GOOD = 0.10  # of the measurement
 _WITHOUT_MESSAGES = (
     "by-the-formula",
@@ -30,7 +30,7 @@ _WITHOUT_MESSAGES = (
 
 
 class Guess(NamedTuple):
-    """A speed-up, and what one has to forget to get it (empty: nothing)."""
+    """A speed-up, and the mistake that leads to it (empty for the right one)."""
 
     name: str
     speed_up: float
@@ -47,7 +47,7 @@ def guesses(
         tensors: bytes of each parameter.
 
     Returns:
-        nothing for a strategy without a formula.
+        An empty list for a strategy without a formula.
     """
     buckets = _buckets(plan, tensors)
     if buckets is None:
@@ -78,52 +78,50 @@ def guesses(
         Guess(
             "speed-up-of-an-epoch",
             by(many=samples),
-            "the larger batch is taken to learn as much from each sample, so the steps are divided "
-            "by the ranks",
+            "the larger batch learns as much from each sample, so the steps are divided by the "
+            "number of ranks",
         ),
         Guess(
             "same-number-of-steps",
             by(many=many._replace(steps=one.steps)),
-            "the larger batch is taken to need as many steps as the small one",
+            "the larger batch needs as many steps as the small one",
         ),
         Guess(
             "forgets-both",
             by(0, samples),
-            "communication is left out, and the steps are divided by the ranks",
+            "communication is left out, and the steps are divided by the number of ranks",
         ),
         Guess(
             "forgets-the-fixed-part",
             by(fixed=0),
             "the part of a step that no number of ranks makes shorter (Amdahl) is left out",
         ),
-        Guess("bits-for-bytes", by(without(alpha, times=8)), "Mbit/s are taken for MB/s"),
+        Guess("bits-for-bytes", by(without(alpha, times=8)), "Mbit/s are read as MB/s"),
         Guess("forgets-latency", by(without(0)), "the latency is left out"),
-        Guess("latency-once", by(latency_once / seldom), "the latency is paid once in a step"),
+        Guess("latency-once", by(latency_once / seldom), "the latency is counted once per step"),
         Guess(
             "one-bucket",
             by(without(alpha, [sum(buckets)])),
-            "all buckets are taken for one message, with the latency of one",
+            "all buckets are counted as one message, with a single latency",
         ),
         Guess(
             "latency-of-each-tensor",
             by(without(alpha, tensors)),
-            "each tensor is taken for a message of its own, though they leave together",
+            "each tensor is counted as a message of its own, though they leave together",
         ),
-        Guess(
-            "one-direction", by(sync / 2), "half of the communication: one direction of the link"
-        ),
-        Guess("once-for-each-rank", by(sync * ranks), "ranks are taken to send one after another"),
+        Guess("one-direction", by(sync / 2), "only one direction of the communication is counted"),
+        Guess("once-for-each-rank", by(sync * ranks), "the ranks send one after another"),
         Guess(
             "in-every-step",
             by(sync * seldom),
-            "the weights are taken to be averaged in every step",
+            "the weights are averaged in every step",
         ),
         Guess(
             "ranks-share-cores",
             by(cores=(ranks + 1) // 2),
-            "ranks are taken to compute in turns; each has a simulated device of its own here",
+            "the ranks compute in turns, though each has a simulated device of its own here",
         ),
-        Guess("upside-down", 1 / by(), "it is upside down: time of many over time of one"),
+        Guess("upside-down", 1 / by(), "it is upside down: the time of many over that of one"),
     ]
     if not buckets:
         return [one for one in found if one.name in _WITHOUT_MESSAGES]
@@ -131,14 +129,15 @@ def guesses(
 
 
 def reading(predicted: float, measured: float, found: Sequence[Guess]) -> str:
-    """Return in a sentence what a prediction looks like."""
+    """Return, in a sentence, what a prediction resembles."""
     if not found:
         return "this strategy has no formula here; look at the timeline"
     right, *mistakes = found
     if abs(predicted / right.speed_up - 1) <= _NEAR:
         off = abs(predicted / measured - 1)
-        rest = "and so is the measurement" if off <= _GOOD else "the machine was slower or busy"
-        return f"as by the formula with the measured steps, {right.speed_up:.2f}; {rest}"
+        rest = "so does the measurement" if off <= _GOOD else "the machine was slower or busy"
+        by_formula = f"which gives {right.speed_up:.2f} with the measured steps"
+        return f"agrees with the formula, {by_formula}; {rest}"
     alike = [
         one
         for one in mistakes
@@ -146,10 +145,10 @@ def reading(predicted: float, measured: float, found: Sequence[Guess]) -> str:
         and abs(one.speed_up / right.speed_up - 1) > _NEAR
     ]
     if not alike:
-        return f"by the formula, with the measured steps, it would be {right.speed_up:.2f}"
+        return f"with the measured steps, the formula gives {right.speed_up:.2f}"
     alike.sort(key=lambda one: abs(predicted / one.speed_up - 1))
     causes = ", or ".join(f"{one.forgets} ({one.speed_up:.2f})" for one in alike[:2])
-    return f"looks as if {causes}; by the formula it would be {right.speed_up:.2f}"
+    return f"looks as if {causes}; the formula gives {right.speed_up:.2f}"
 
 
 def _buckets(plan: Plan, tensors: Sequence[int]) -> list[float] | None:

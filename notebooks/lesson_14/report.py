@@ -1,7 +1,7 @@
-"""Assembles the one-page report of a project, as HTML and as PDF.
+"""Writes the one-page report of a project, as HTML and as PDF.
 
-Both come from the same pieces: words, and three panels that matplotlib draws. Nothing is ever
-overwritten: each report has the next free number.
+Both files have the same text and the same three panels, drawn by matplotlib. Nothing is ever
+overwritten: each report gets the next free number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Report", "Result", "rubric", "write_report"]
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of a task: one rank ``alone``, and all ranks of the plan's run."""
+    """The measurements of a task: one rank ``alone``, and every rank of the plan's run."""
 
     task: Task
     alone: Measured
@@ -44,8 +44,8 @@ class Result:
         """Return the result of ``plan`` for the task with that letter.
 
         Raises:
-            ValueError: if one rank or all have not run, or run something else, so that no report
-                of an earlier plan is written.
+            ValueError: if the baseline or the plan has not run, or these are runs of something
+                else, so that no report is written about an earlier plan.
         """
         if not isinstance(plan, Plan):
             raise ValueError(f"there is no plan, but {plan!r}: run the cell that makes it")
@@ -67,25 +67,25 @@ class Result:
 
     @property
     def together(self) -> Measured:
-        """The run, as rank 0 saw it."""
+        """Rank 0's measurements of the plan's run."""
         return self.runs[0]
 
     @property
     def speed_up(self) -> float | None:
-        """How many times as fast the target was reached; None if one of the two never did."""
+        """How many times as fast the plan reached the target; None if either side never did."""
         one, many = self.alone.seconds, self.together.seconds
         return one / many if one and many else None
 
     @property
     def parts(self) -> tuple[float, float] | None:
-        """The speed-up as a product: so many times fewer steps, each so many times as fast."""
+        """The two factors of the speed-up: the ratio of the steps, and of the seconds per step."""
         one, many = self.alone, self.together
         if not (one.steps and many.steps):
             return None
         return one.steps / many.steps, one.step_seconds / many.step_seconds
 
     def reading(self, predicted: float) -> str:
-        """Return which usual mistake a prediction looks like."""
+        """Return which usual mistake a prediction resembles."""
         run, one, many = self.together, self.alone.steps, self.together.steps
         if not (one and many and self.speed_up):
             return "the target was not reached"
@@ -100,7 +100,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """A finished report: its words, its pictures, and the files it was written to."""
+    """A finished report: its text, its pictures, and the files it was written to."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -141,13 +141,13 @@ class Report:
 
 
 def write_report(journal: Journal, result: Result, learned: str = "", author: str = "") -> Report:
-    """Enter the run into the journal, and write its report beside it.
+    """Enter the run into the journal, and write its report into the journal's folder.
 
     Args:
-        journal: in whose folder the files go.
-        result: what was measured.
+        journal: the journal with the prediction.
+        result: the measurements.
         learned: where the prediction was off, and why: a sentence or two of your own.
-        author: who hands it in.
+        author: your name.
     """
     task, plan = result.task, result.together.plan
     began = result.together.began
@@ -207,9 +207,9 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
 def _by_itself(result: Result) -> str:
     others = result.together.ranks - 1
     return (
-        "one rank by itself. No rank has sent anything, so the model that was looked at is rank "
-        f"0's alone, and the work of the other {others} is lost. What differs from 1 comes from "
-        "batch, rate and the luck of its samples"
+        "one rank by itself. No rank sent anything, so the model that was tested is rank 0's "
+        f"alone, and the work of the other {others} is lost. If the speed-up differs from 1, the "
+        "causes are batch, rate and the luck of the samples"
     )
 
 
@@ -243,7 +243,7 @@ def _time(run: Measured) -> str:
 
 
 def _seeds(result: Result) -> str:
-    """The steps of each seed, by which one sees how far two runs of the same kind lie apart."""
+    """Return the steps of each seed, which show how much two runs of the same kind differ."""
     one, many = (
         ", ".join("never" if steps is None else str(steps) for steps in run.seeds)
         for run in (result.alone, result.together)
@@ -255,7 +255,7 @@ Panel = tuple[str, Callable[[Any], None], str, float]
 
 
 def _panels(result: Result) -> list[Panel]:
-    """Name, function that draws into axes, alternative text, height in inches."""
+    """Return, for each panel, its name, drawing function, alternative text and height in inches."""
     alone, together, plan = result.alone, result.together, result.together.plan
     return [
         (
@@ -287,7 +287,7 @@ def _alone(plot: Callable[[Any], None]) -> Callable[[Canvas], None]:
 
 
 def _free_names(folder: Path) -> tuple[Path, Path]:
-    """Return names that nobody has; the files are made, so that nobody else takes them."""
+    """Return two unused names, and make the files at once so that no other report takes them."""
     number = 1
     while True:
         paths = tuple(folder / f"report-{number}.{kind}" for kind in ("html", "pdf"))
@@ -301,7 +301,7 @@ def _free_names(folder: Path) -> tuple[Path, Path]:
 
 
 def rubric() -> str:
-    """Return how a report is marked, in Markdown."""
+    """Return the marking scheme for a report, in Markdown."""
     return Path(__file__).with_name("rubric.md").read_text(encoding="utf-8")
 
 

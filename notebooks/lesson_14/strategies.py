@@ -1,7 +1,7 @@
-"""Strategies: each makes, of a worker, the function that does one training step on every rank.
+"""Strategies: functions that take a worker and return the function of one training step.
 
-A worker has a model, an optimizer, and ``compute(images, labels)``: forward and backward on its
-device. What is left for a strategy is who sends what to whom, and when.
+A worker has a model, an optimizer, and ``compute(images, labels)``, which runs forward and backward
+on its device. A strategy decides which rank sends what to which other rank, and when.
 """
 
 # No `from __future__ import annotations`: DDP reads the annotations of its hook.
@@ -68,7 +68,7 @@ def overlapped(worker: "Worker", bucket_bytes: int) -> Step:
 
 
 def compressed(worker: "Worker", bucket_bytes: int) -> Step:
-    """The same, with gradients of two bytes a number on the way."""
+    """The same as overlapped, with gradients sent as bfloat16, two bytes per number."""
     step = overlapped(worker, bucket_bytes)
     worker.forward.register_comm_hook(None, _as_bfloat16)
     return step
@@ -94,7 +94,7 @@ def average_weights(model: nn.Module) -> None:
 
 
 def local_sgd(worker: "Worker", every: int) -> Step:
-    """Steps by oneself, and after ``every`` of them the mean of all ranks' weights."""
+    """Separate steps on each rank, and after ``every`` of them the mean of all ranks' weights."""
     own_step, done = alone(worker), 0
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -145,4 +145,4 @@ READY: dict[str, Callable[..., Step]] = {
     "local SGD": local_sgd,
     "pipeline": pipeline,
 }
-"""By the name that a plan gives; put your own here."""
+"""The strategies by the name that a plan gives; put your own here."""

@@ -1,7 +1,7 @@
-"""What the capstone's projects are given, and what is written down of a project.
+"""The capstone's tasks, the learners' plans, and the measurements of a run.
 
-A task is a model, a data set, a device of which every rank has one, and a link between them. A
-plan is what a learner chooses for it. Plain data: neither torch nor MPI is needed to read them.
+A task is a model, a data set, a device for each rank, and a link between the ranks. A plan is what
+a learner chooses for a task. All of it is plain data that needs neither torch nor MPI.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONS = {
     "local SGD": {"every": 8},
     "pipeline": {"micro_batches": 4},
 }
-"""What a strategy can be told besides, with the values that it has if it is not."""
+"""The options of each strategy, with their default values."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Task:
         size: height and width that images are resized to, in pixels.
         batch: samples in a step of the one rank that is the baseline.
         rates: the learning rates that a pilot tries, for the baseline and for plans alike.
-        sample_seconds: what the device takes for forward and backward of one sample.
-        fixed_seconds: what each step takes besides, however few samples it has.
+        sample_seconds: the device's time for forward and backward of one sample.
+        fixed_seconds: the device's additional time for each step, however few samples it has.
         latency: seconds a message between two ranks.
         megabits: bandwidth of the link, Mbit/s each way.
-        look_every: steps between two looks at the test accuracy, of one rank as of many: each
-            look is a chance to meet the target by luck.
-        most_steps: after so many the run is given up.
+        look_every: steps between two looks at the test accuracy, the same for one rank and for
+            many, because each look is a chance to reach the target by luck.
+        most_steps: the number of steps after which a run is given up.
     """
 
     name: str
@@ -136,16 +136,16 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What is chosen for a task.
+    """A learner's choice for a task.
 
     Attributes:
         strategy: one of ``STRATEGIES``, to which you may add your own.
-        batch: samples that each rank takes in a step (of a pipeline: all ranks together).
+        batch: samples that each rank takes in a step (in a pipeline: all ranks together).
         rate: learning rate.
-        options: more for the strategy, such as ``{"every": 8}``.
+        options: the strategy's options, such as ``{"every": 8}``.
 
     Raises:
-        ValueError: for a strategy or an option that there is not, or a number that makes no sense.
+        ValueError: if there is no such strategy or option, or a number is out of range.
     """
 
     strategy: str
@@ -175,7 +175,7 @@ class Plan:
             _require_whole(name, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for a file."""
+        """Return the plan as plain data, for a file."""
         return asdict(self)
 
     def in_words(self) -> str:
@@ -193,11 +193,11 @@ def best_rate(tried: Mapping[float, int | None]) -> tuple[float, int]:
     """Return the learning rate that took the fewest steps to the target, and those steps.
 
     Args:
-        tried: steps by learning rate, None where the target was not reached; of two that took as
-            many steps the smaller rate is returned.
+        tried: steps for each learning rate, None if the target was not reached; of two rates that
+            took the same number of steps, the smaller is returned.
 
     Raises:
-        ValueError: if none of them reached it.
+        ValueError: if no rate reached the target.
     """
     reached = {rate: steps for rate, steps in tried.items() if steps is not None}
     if not reached:
@@ -218,7 +218,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank knows of a run.
+    """The measurements of one rank in a run.
 
     Attributes:
         task: its letter.

@@ -1,17 +1,17 @@
-"""Trains to a target accuracy on a simulated device and an emulated link, by a stop-watch.
+"""Trains to a target accuracy on a simulated device and an emulated link, and measures the time.
 
-Model, data, gradients and messages are real. Simulated are two things. The *device*: forward and
-backward take at least the task's seconds, by sleeping what is left of them, so that ranks which
-share a core compute at the same time all the same. And the *link*, by ``emulated_link``. The
-stop-watch stands still while the test accuracy is looked at. One replica is looked at, as it is:
-rank 0's, or the stages of a pipeline put together. A mean of several replicas would be a better
-model, and is one only if the strategy makes it, which takes time on the link.
+Model, data, gradients and messages are real. Two things are simulated. The *device*: forward and
+backward take at least the task's seconds, because the rank sleeps for the rest of them, so ranks
+that share a core still work at the same time. And the *link*, by ``emulated_link``. The clock is
+stopped while the test accuracy is measured. One replica is tested as it is: rank 0's, or the stages
+of a pipeline put together. The mean of several replicas would be a better model, but a strategy
+that wants it has to compute it, which takes time on the link.
 
-By the same strategy one seed may take twice the steps of another. So a run on the clock, with the
-first of ``SEEDS``, tells how long a step is, and all seeds, the others off the clock, tell how many
-steps it takes.
+With the same strategy, one seed may take twice as many steps as another. So the run with the first
+of ``SEEDS`` is timed and gives the seconds per step; the runs with all seeds (the others without
+the clock) give the number of steps.
 
-Every function is called on all ranks together, ``train_alone`` on one.
+Every function is called on all ranks together, except ``train_alone``, which runs on one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 def load(task: Task) -> tuple[DataSet, DataSet, str]:
     """Return training set, test set and name of the first of the task's data sets on disk.
 
-    Nothing is downloaded. Of large data sets a part is taken.
+    Nothing is downloaded. Only a part of a large data set is used.
     """
     return _load(tuple(task.targets), task.size)
 
@@ -79,13 +79,13 @@ def new_model(task: Task, images: torch.Tensor, seed: int = SEEDS[0]) -> nn.Modu
 
 
 class Worker:
-    """What a strategy works with on one rank.
+    """The model, optimizer and simulated device of one rank, for a strategy to work with.
 
     Attributes:
         model: the whole model; its weights are the same on all ranks at first.
         optimizer: SGD over the parameters that this rank trains.
         rank, ranks: this rank's number, and how many there are.
-        forward: what is called with images; a strategy may wrap the model.
+        forward: the function that is called with images; a strategy may wrap the model.
         owners: for a model in stages, the rank that trains each parameter; else empty.
     """
 
@@ -186,15 +186,19 @@ def _sleep_until(moment: float) -> None:
 
 
 def train_alone(task: Task, plan: Plan) -> Measured:
-    """Train on this rank alone, on its simulated device: the baseline (batch and rate count)."""
+    """Train the baseline: this rank alone, on its simulated device, with the plan's batch and rate.
+
+    The plan's strategy and options are ignored.
+    """
     return _train_on_the_clock(task, _without_messages(plan), _Alone())
 
 
 def pilot(task: Task, batch: int) -> dict[float, int | None]:
-    """Return how many steps one process takes to the target, by learning rate.
+    """Return the number of steps that one process takes to the target, for each learning rate.
 
-    Neither link nor device: it tells nothing about the time. The ranks share the task's rates and
-    the seeds, and all get the answers: medians of all seeds, None if the target is not reached.
+    There is neither link nor device, so a pilot says nothing about the time. The ranks divide the
+    runs (one for each rate and seed) among them, and all get the results: the medians over the
+    seeds, None if the target is not reached.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     tries = [(rate, seed) for rate in task.rates for seed in SEEDS]
@@ -209,7 +213,7 @@ def pilot(task: Task, batch: int) -> dict[float, int | None]:
 
 
 def train(task: Task, plan: Plan) -> Measured:
-    """Train by ``plan`` on all ranks, over the task's link, on the simulated devices."""
+    """Train as ``plan`` says on all ranks, over the task's link, on the simulated devices."""
     if plan.strategy == "asynchronous":
         with emulated_link(task.latency, task.bandwidth):
             return _train_with_server(task, plan, paced=True)
@@ -217,7 +221,7 @@ def train(task: Task, plan: Plan) -> Measured:
 
 
 def rehearse(task: Task, plan: Plan) -> Measured:
-    """The same without link and device: it tells how many steps, and nothing about the time."""
+    """Train without link and device, which gives the number of steps but not the time."""
     if plan.strategy == "asynchronous":
         return _train_with_server(task, plan, paced=False)
     team = _Together()
@@ -226,7 +230,7 @@ def rehearse(task: Task, plan: Plan) -> Measured:
 
 
 def rehearse_rates(task: Task, plan: Plan, rates: Sequence[float] = ()) -> dict[float, int | None]:
-    """Return the steps of ``plan`` by learning rate: those given, else all of the task's."""
+    """Return the steps of ``plan`` for each of ``rates``, or for each of the task's rates."""
     return {rate: rehearse(task, replace(plan, rate=rate)).steps for rate in rates or task.rates}
 
 
@@ -361,9 +365,10 @@ def _step_of(plan: Plan, worker: Worker) -> strategies.Step:
 
 
 def _shown_at(task: Task, plan: Plan) -> set[int]:
-    """Return which looks end the steps of the timeline; the last one that takes place counts.
+    """Return the looks after which the timeline's steps end; the last one that takes place counts.
 
-    The second, when all is warm; and the first that comes after an average of weights.
+    These are the second look, when everything has been loaded, and the first one after an average
+    of the weights.
     """
     seldom, look = int(plan.options.get("every", 0)), task.look_every
     return {2 * look, max(2 * look, -(-seldom // look) * look)}
@@ -372,7 +377,7 @@ def _shown_at(task: Task, plan: Plan) -> set[int]:
 def _batches(
     training: DataSet, size: int, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Whole batches for ever, each epoch in an order of its own, the same on every rank."""
+    """Yield full batches indefinitely, each epoch in a new order, the same on every rank."""
     for epoch in count():
         for chosen in batches(len(training), size, seed=1000 * seed + epoch):
             if len(chosen) == size:
@@ -402,11 +407,12 @@ class _Total:
 
 
 def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
-    """Rank 0 serves, all others compute.
+    """Train with rank 0 as the server and all other ranks as workers.
 
-    Nobody can stop the clock of ranks that do not meet. So the server looks at the accuracy while
-    its clock runs: a millisecond or two for these networks. And as the pace of the workers decides
-    which gradients are stale, other seeds off the clock would tell nothing: it is one run.
+    The clock can't be stopped for ranks that never meet, so the server measures the accuracy while
+    its clock runs, which takes a millisecond or two for these networks. The pace of the workers
+    decides which gradients are stale, so runs without the clock would say nothing about other
+    seeds; there is only one run.
     """
     began = moment()
     training, test, name = load(task)

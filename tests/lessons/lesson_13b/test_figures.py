@@ -11,7 +11,7 @@ def test_it_is_a_picture_with_words_the_same_each_time() -> None:
     figure = framework_map()
     ElementTree.fromstring(figure.svg)
     assert figure.svg == framework_map().svg
-    assert "Horovod stands on these by itself" in figure.alt
+    assert "Horovod stands directly on NCCL, gloo or MPI" in figure.alt
 
 
 def test_every_framework_of_the_lesson_is_on_it() -> None:

@@ -25,7 +25,7 @@ def test_the_first_is_right() -> None:
     by_hand = speed_up(Run(1, 16, 176), Run(4, 16, 48), 0.002, 0.008, sync, 4)
     assert right.speed_up == pytest.approx(by_hand)
     assert (right.name, right.forgets) == ("by-the-formula", "")
-    assert reading(by_hand, 0.98 * by_hand, found(FLAT)).startswith("as by the formula")
+    assert reading(by_hand, 0.98 * by_hand, found(FLAT)).startswith("agrees with the formula")
     assert "slower or busy" in reading(by_hand, 0.5 * by_hand, found(FLAT))
 
 
@@ -83,14 +83,14 @@ def test_each_mistake_is_read_from_its_number(plan: Plan) -> None:
 def test_a_number_of_nobody_s_is_told_the_right_one() -> None:
     right = found(FLAT)[0].speed_up
     assert reading(1.87 * right + 0.31, right, found(FLAT)) == (
-        f"by the formula, with the measured steps, it would be {right:.2f}"
+        f"with the measured steps, the formula gives {right:.2f}"
     )
 
 
 def test_ranks_that_never_speak_are_predicted_as_one_rank() -> None:
     found = guesses(TASKS["A"], Plan("alone", 16, 0.4), 4, (128, 128), TENSORS)
     assert found[0].speed_up == pytest.approx(1.0)
-    assert reading(1.02, 0.98, found).startswith("as by the formula")
+    assert reading(1.02, 0.98, found).startswith("agrees with the formula")
     assert "R ranks, R times as fast" in reading(4.0, 0.98, found)
     assert not any("latency" in one.forgets for one in found)
 

@@ -122,7 +122,9 @@ def test_a_report_has_all_its_parts(journal: Journal) -> None:
     assert words["measured"].startswith("1.50 times as fast: 1.00 s (20 steps of 50 ms)")
     assert "2.50 times fewer steps, each 0.60 times as fast" in words["made of"]
     assert "+33%" in words["made of"]
-    assert words["reading"].startswith("as by the formula with the measured steps, 2.08;")
+    assert words["reading"].startswith(
+        "agrees with the formula, which gives 2.08 with the measured steps;"
+    )
     assert words["traffic"] == "20 collectives, to which all ranks together handed 2.00 MiB"
     assert report.warnings == []
     text = report.html.read_text()
@@ -211,7 +213,7 @@ def test_ranks_that_never_speak_are_told_what_they_are(journal: Journal) -> None
     plan = Plan("alone", 16, 0.4)
     silent = Result.of("A", plan, one_rank(), runs_of(plan, calls=0))
     words = dict(write_report(journal, silent).rows)
-    assert words["what it is"].startswith("one rank by itself. No rank has sent anything")
+    assert words["what it is"].startswith("one rank by itself. No rank sent anything")
     assert "work of the other 1" in words["what it is"]
     assert words["traffic"] == "none"
     assert words["measured"].startswith("1.50 times as fast"), "and what came of it"
