@@ -23,7 +23,7 @@ TAGS = {"exercise", "check", "nbval-ignore-output", "raises-exception"}
 OPENING = {
     "the one idea": r"\*\*the one idea",
     "what the learner will be able to do": r"you will be able to",
-    "what is needed first": r"you need first",
+    "the prerequisites": r"prerequisites",
     "running time and study time": r"\*\*time.*\bruns? in\b.*\bs\b.*\bminutes\b",
 }
 _CELL_MAGIC = re.compile(r"^\s*(?:# ?)?%%\w")

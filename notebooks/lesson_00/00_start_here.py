@@ -21,7 +21,7 @@
 # - bring the ranks back in step afterwards without losing your variables;
 # - train one network on four ranks, and say what you gain by it and what you do not.
 #
-# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need no knowledge of parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
+# **Prerequisites:** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need no knowledge of parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to work through it, including its three exercises.
 

@@ -22,7 +22,7 @@
 # - recognise a deadlock, explain it, and fix it in three ways;
 # - measure your machine's latency and bandwidth, and use them to predict how long a message takes.
 #
-# **You need first** lesson 00: `%%px`, errors on ranks, limits and hang reports.
+# **Prerequisites:** lesson 00: `%%px`, errors on ranks, limits and hang reports.
 #
 # **Time.** The notebook runs in about 15 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 

@@ -22,7 +22,7 @@
 # - make sub-groups, and distinguish a rank's number in the world from its number in a group;
 # - recognise mismatched collectives: those that hang and, worse, those that do not.
 #
-# **You need first** lesson 01: ranks, `send` and `recv`, deadlock.
+# **Prerequisites:** lesson 01: ranks, `send` and `recv`, deadlock.
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its five exercises. A workshop can leave out section 8, which is history.
 

@@ -22,7 +22,7 @@
 # - explain why two algorithms may differ in the last digit of their results, and why replicas stay equal all the same;
 # - find the fault in a ring all-reduce from a well-known tutorial.
 #
-# **You need first** lesson 01 (send, receive, deadlock, α and β) and lesson 02 (what all-reduce, reduce-scatter and all-gather mean).
+# **Prerequisites:** lesson 01 (send, receive, deadlock, α and β) and lesson 02 (what all-reduce, reduce-scatter and all-gather mean).
 #
 # **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to work through it, including its five exercises, preferably in two sittings. There is a place to stop after section 6; in a workshop, the rest is optional.
 

@@ -21,7 +21,7 @@
 # - split a batch into shards of any size and combine their gradients with the right weights;
 # - explain what breaks the identity (batch norm, dropout, uneven shards), measure the error, and remove it.
 #
-# **You need first** `all_reduce` (lesson 02), the chain rule from calculus, and some PyTorch: a model, a loss, `backward()`.
+# **Prerequisites:** `all_reduce` (lesson 02), the chain rule from calculus, and some PyTorch: a model, a loss, `backward()`.
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 

@@ -21,7 +21,7 @@
 # - choose a learning rate for the larger batch, and tell evidence from folklore;
 # - use two invariants to find five classic bugs in data-parallel training that a loss curve does not show.
 #
-# **You need first** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
+# **Prerequisites:** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to work through it, including its four exercises.
 

@@ -21,7 +21,7 @@
 # - say what a straggler costs, and why strong scaling has a limit;
 # - interpret a published efficiency, reproduce it from hardware figures, and say what breaks at 10,000 ranks.
 #
-# **You need first** lesson 05 (synchronous SGD). Lesson 03 explains the all-reduce formulas that you use here.
+# **Prerequisites:** lesson 05 (synchronous SGD). Lesson 03 explains the all-reduce formulas that you use here.
 #
 # **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes, in two sittings, to study it and do its five exercises. Sections 1 to 7 stand on their own (about 120 minutes); the rest is optional.
 

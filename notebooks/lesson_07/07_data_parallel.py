@@ -22,7 +22,7 @@
 # - explain how Python's global lock affects threads, and when it does not matter;
 # - say why DataParallel is limited to one machine, and what lesson 08 does instead.
 #
-# **You need first** lesson 04, where the gradients of shards add up to the gradient of the batch. For section 5 you also need the all-reduce from lesson 02.
+# **Prerequisites:** lesson 04, where the gradients of shards add up to the gradient of the batch. For section 5 you also need the all-reduce from lesson 02.
 #
 # **Time.** The notebook runs in about 15 s (*measured here*: 2 cores). Allow 90 minutes to study it and do its five exercises.
 

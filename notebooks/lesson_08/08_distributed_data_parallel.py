@@ -22,7 +22,7 @@
 # - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many you save, and carry rounding errors over to the next step;
 # - launch the same training with `torchrun` and with `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
-# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
+# **Prerequisites:** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps with section 11.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes, in two sittings, to study it and do its five exercises. Sections 1 to 6 stand on their own (about 120 minutes). You can skip section 11 and, in a workshop, the part of section 7 after its first table.
 

@@ -22,7 +22,7 @@
 # - predict when asynchronous training is faster than synchronous training, and when it is not;
 # - test an asynchronous program even though every run is different.
 #
-# **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
+# **Prerequisites:** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it and do its five exercises; in a workshop you can stop after section 7 and read the recap.
 

@@ -21,7 +21,7 @@ from course_lib.teaching.message_log import Observation
 from .judge_parameter_server import judge_first
 from .message_recording import observe_messages
 
-SHAPE = 2, 1 << 16  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
+SHAPE = 2, 1 << 16  # float64 numbers: 1 MiB, more than any MPI sends without a receiver
 
 
 NEXT, SECOND_NEXT = 1, 2  # distance of the partner: one odd rank and one even, or both odd or even

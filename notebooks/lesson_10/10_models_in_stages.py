@@ -23,7 +23,7 @@
 # - read the diagrams of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - combine a pipeline with data parallelism on a 2 x 2 mesh.
 #
-# **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
+# **Prerequisites:** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes, including the three exercises; the end of section 4 is a good place for a break.
 

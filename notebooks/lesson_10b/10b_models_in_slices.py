@@ -24,7 +24,7 @@
 # - lay out a 2 x 2 mesh, for data and slices or for replicas and shards, and say what travels in each of its groups;
 # - work out on paper how much memory and traffic a model of 70 billion parameters needs.
 #
-# **You need first** lesson 08 (DDP), and reduce-scatter and all-gather from lessons 02 and 03.
+# **Prerequisites:** lesson 08 (DDP), and reduce-scatter and all-gather from lessons 02 and 03.
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; the end of section 5 is a good place for a break.
 

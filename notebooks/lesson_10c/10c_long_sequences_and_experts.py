@@ -22,7 +22,7 @@
 # - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by the bytes that they send;
 # - send tokens to experts and back, measure imbalance, count dropped tokens, and average each gradient over the right ranks.
 #
-# **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all from lesson 02.
+# **Prerequisites:** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all from lesson 02.
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes for reading it and solving its five exercises; the end of section 6 is a good place for a break.
 

@@ -22,7 +22,7 @@
 # - find out whether input is the bottleneck, and pack, prefetch or pin accordingly;
 # - record a trace on every rank, put all traces on one clock, see from them where the time and the memory went, and find the rank that all others wait for.
 #
-# **You need first** lesson 05 (a synchronous training step). In lesson 06 you saw how long computation and synchronisation take; here you look inside both.
+# **Prerequisites:** lesson 05 (a synchronous training step). In lesson 06 you saw how long computation and synchronisation take; here you look inside both.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 145 minutes for reading it and solving its four exercises; the end of section 4 is a good place for a break.
 

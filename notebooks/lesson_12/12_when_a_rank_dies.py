@@ -25,7 +25,7 @@
 # - read a hang report and name the bug;
 # - stop a rank in the middle of a cell, look inside it, and find where a wrong number comes from.
 #
-# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is needed only for the second half of section 7.
+# **Prerequisites:** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is needed only for the second half of section 7.
 #
 # **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes for reading it and solving its six exercises. You can leave out sections 8, 9 and 11, because the rest does not depend on them.
 

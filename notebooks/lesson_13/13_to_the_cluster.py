@@ -23,7 +23,7 @@
 # - choose between NCCL, MPI and gloo, and use your site's MPI;
 # - recognise the usual failures by their symptoms.
 #
-# **You need first** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
+# **Prerequisites:** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes to work through it and its four exercises.
 #

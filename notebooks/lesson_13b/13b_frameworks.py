@@ -23,7 +23,7 @@
 # - debug DTensor code with many simulated ranks in one process, and say which bugs this cannot show;
 # - read the parallel degrees of a torchtitan configuration, and say what each rank holds.
 #
-# **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
+# **Prerequisites:** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
 #
 # **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes to work through it and its three exercises; you can leave out sections 8 and 9.
 #

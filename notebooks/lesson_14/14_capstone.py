@@ -21,7 +21,7 @@
 # - use numbers to choose a strategy for a network, and say where your prediction was off;
 # - hand in a report that others can check: prediction, measurement, timeline, traffic, accuracy.
 #
-# **You need first** lessons 05, 06 and 08; lesson 09 for asynchronous strategies, lesson 10 for the pipeline.
+# **Prerequisites:** lessons 05, 06 and 08; lesson 09 for asynchronous strategies, lesson 10 for the pipeline.
 #
 # **Time.** The notebook runs in about 120 s (*measured here*: 4 ranks on 2 cores, with other programs running). Allow 120 minutes to work through it and its four exercises, plus 60 minutes for a project of your own.
 

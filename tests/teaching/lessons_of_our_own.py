@@ -8,7 +8,7 @@ GOOD = '''\
 #
 # **You will be able to** say so.
 #
-# **You need first** nothing.
+# **Prerequisites:** nothing.
 #
 # **Time.** It runs in 1 s (*measured here*). Allow 5 minutes to study it.
 

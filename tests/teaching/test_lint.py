@@ -65,7 +65,7 @@ PLAIN, EXERCISE = "print(2 + 2)", '# %% tags=["exercise"] exercise="90.double"'
         ("# # 90 A lesson", "# # A lesson", "a title of the form '# 90 Name'"),
         ("**The one idea.**", "", "has to say the one idea"),
         ("**You will be able to**", "", "has to say what the learner will be able to do"),
-        ("**You need first**", "", "has to say what is needed first"),
+        ("**Prerequisites:**", "", "has to say the prerequisites"),
         ("runs in 1 s", "is quick", "has to say running time"),
         ("Allow 5 minutes", "Allow a day", "has to say running time"),
         ("## Recap", "## The end", "a '## Recap' with a table"),
