@@ -255,12 +255,19 @@ def case_results_made_in_inference_mode_are_plain_outside(rank, size):
     equal(sparse.to_dense(), torch.eye(3) * size)
 
 
+def start_callback(tensor: torch.Tensor, group: dist.ProcessGroup, later: bool) -> Any:
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.get_future().then(lambda summed: summed.value()[0].sum()).wait()
+    return work
+
+
 def case_no_call_keeps_its_tensors(rank, size):
     """Their memory is freed though the group makes no further call."""
-    for start, later, late in itertools.product(STARTS, (False, True), (0.0, 0.3)):
+    starts = (*STARTS, start_callback)
+    for start, later, late in itertools.product(starts, (False, True), (0.0, 0.3)):
         memory = numpy.ones(8, "f4")
         kept = weakref.ref(memory)
-        time.sleep(late * rank)  # a wait so long is watched
+        time.sleep(late if rank == 0 else 0)  # a wait so long is watched
         work = start(torch.from_numpy(memory), dist.group.WORLD, later)
         if later:
             work.wait()

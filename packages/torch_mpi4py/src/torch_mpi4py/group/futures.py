@@ -242,7 +242,7 @@ class CallbackQueue:
             if self._waiting:
                 self._running = self._waiting.popleft()
                 return self._running
-            self._thread = None
+            self._thread, self._seen = None, (None, 0.0)
             return None
 
     def _run_one(self, attached: Attached) -> None:

@@ -154,8 +154,8 @@ class Collective(Operation):
             log.end(self.event, error)
             self.done = True
             self._baton.release()
-        if self._on_done is not None:
-            self._on_done()
+        if (on_done := self._on_done) is not None:
+            on_done()
 
     def give_up(self) -> None:
         """End it for those who wait, and the channel with it: its thread stays behind in MPI."""
@@ -232,6 +232,7 @@ class CollectiveWork(Handle, Collective):
         def complete() -> None:
             if once.acquire(blocking=False):
                 settle(future, self.tensors, self.error)
+                self._on_done = None  # it holds this work, whose tensors would wait for the gc
 
         # The thread that ends it looks for this afterwards: one of the two sees the other.
         self._on_done = complete
