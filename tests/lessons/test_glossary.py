@@ -32,8 +32,8 @@ what not how, where, who, whole, whose, with overlap, without scaling, words, wo
 # What lessons mark numbers and paragraphs with (tools.lint_lessons asks for some of them).
 LABELS = """
 assumed, bytes, diagnosis, failures, fix, lines, long arrays, measured, measured here, mpi
-library, nodes, predict, predicted, predicts, prerequisites, published, row 0, row 1, scaling, shift + enter,
-short arrays, symptom, the batch, the ring's latency
+library, nodes, predict, predicted, predicts, prerequisites, published, row 0, row 1, scaling,
+shift + enter, short arrays, symptom, the batch, the ring's latency
 """
 
 
