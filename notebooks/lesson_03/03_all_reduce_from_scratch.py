@@ -13,12 +13,12 @@
 # %% [markdown]
 # # 03 All-reduce from scratch
 #
-# **The one idea.** The result of an all-reduce is fixed: every rank ends up with the sum. The messages that produce it are not. Some algorithms need few steps, others move few bytes. Three numbers that you measure on your network tell you which algorithm is faster for a given array size.
+# **The one idea.** The result of an all-reduce is fixed: every rank ends up with the sum. The messages that produce it are not. Some algorithms need few steps, others move few bytes. Three numbers that you measure on your network tell you which algorithm is fastest for a given array size.
 #
 # **You will be able to**
 # - build five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
 # - count their steps, messages and bytes, and check the counts against the formulas;
-# - predict their running time from latency, bandwidth and the speed of addition, and find the array size at which one overtakes another;
+# - predict their running time from latency, bandwidth and the speed of addition, and find the array size at which one algorithm overtakes another;
 # - explain why two algorithms may differ in the last digit of their results, and why replicas stay equal all the same;
 # - find the fault in a ring all-reduce from a well-known tutorial.
 #
@@ -58,7 +58,7 @@ from torch_mpi4py import Traffic
 #
 # Every rank has an array. After an all-reduce, every rank's array holds the sum of all arrays, element by element. In this lesson, an all-reduce is a function of a communicator `comm` and a NumPy array. It works *in place*: the result replaces the contents of the array that you pass, as in `dist.all_reduce`.
 #
-# A wrong all-reduce often gives the right sum in some cases: on four ranks, for lengths that divide evenly, or on rank 0 alone. So before we write the first one, here is the test that every one of them must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
+# A wrong all-reduce often gives the right sum in some cases: on four ranks, for lengths that divide evenly, or on rank 0 alone. So before we write the first all-reduce, here is the test that every one in this lesson must pass. The numbers are small integers, so sums are exact, and "equal" means `==`.
 
 
 # %%
@@ -102,7 +102,7 @@ def all_reduce_naive(comm, array):
 assert is_exact(all_reduce_naive, comm)
 
 # %% [markdown]
-# The next picture has a grid for each step, in which each rank has a row and each quarter of its array has a column (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
+# The next picture shows one grid per step, with a row for each rank and a column for each quarter of the array (we will need the quarters later). Each quarter has four slots, one for each rank. A slot is coloured once that rank's numbers have been added. When all four are coloured, the quarter holds the sum, Σ. A thick frame marks data that has just arrived.
 
 # %%
 all_reduce_steps("naive")
@@ -195,11 +195,11 @@ compare(prediction, cluster.view["with_64"][0])
 assert cluster.view["with_64"][0] == [2 * (64 - 1), 2 * 6]
 
 # %% [markdown]
-# The functions that you see above do take 2 (p - 1) and 2 lg p steps. On 1,024 ranks they would take 2,046 and 20.
+# The naive algorithm does take 2 (p - 1) steps, and the tree 2 lg p. On 1,024 ranks, that would be 2,046 and 20 steps.
 #
 # ## 4. Recursive doubling: why should any rank wait?
 #
-# In a tree, half of the ranks are idle after the first step, and all but one when the sum is complete. In recursive doubling, every rank works in every step: *partners* swap what they hold, and each adds what it receives. In the first step the partners are neighbours, in the second they are ranks at distance 2, in the third at distance 4. After each step, a rank holds the sum over twice as many ranks as before.
+# In a tree, half of the ranks are idle after the first step, and by the time the sum is complete, all but one are. In recursive doubling, every rank works in every step: *partners* swap what they hold, and each adds what it receives. In the first step the partners are neighbours, in the second they are ranks at distance 2, in the third at distance 4. After each step, a rank holds the sum over twice as many ranks as before.
 
 # %%
 all_reduce_steps("recursive doubling")
@@ -246,7 +246,7 @@ compare(prediction, {"the right sum": "A", "a wrong sum": "B", "an error": "C"}[
 assert outcomes == ["an error"] * 3 + ["took no part"]
 
 # %% [markdown]
-# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first partner would be 2 ^ 1 = 3, but there is no rank 3. Rank 0 waited for rank 2 until the deadline. The naive algorithm and the tree have no problem with three ranks:
+# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first partner would be 2 ^ 1 = 3, but there is no rank 3. Rank 0 waited for rank 2 until the time-out of one second passed. The naive algorithm and the tree have no problem with three ranks:
 
 # %%
 # %%px
@@ -255,7 +255,7 @@ assert is_exact(all_reduce_naive, trio)
 assert is_exact(all_reduce_tree, trio)
 
 # %% [markdown]
-# The usual remedy is to *fold*: each extra rank first gives its numbers to another rank and stands aside. You will build this in exercise 4, when you know all five algorithms.
+# The usual remedy is to *fold*: each rank beyond the largest power of two first gives its numbers to another rank and stands aside. You will build this in exercise 4, when you know all five algorithms.
 #
 # ## 5. Ring: move each number no more than needed
 #
@@ -294,7 +294,7 @@ assert is_exact(all_reduce_ring, comm)
 assert is_exact(all_reduce_ring, comm.Split(color=0 if rank < 3 else 1, key=rank))
 
 # %% [markdown]
-# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In each step, a rank sends the chunk to which it added in the step before, so the chunk number goes down by one from step to step.
+# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In each step, a rank sends the chunk that reached it in the step before, so the chunk number goes down by one from step to step.
 #
 # **Predict.** The array is n = 8,192 bytes long. How many bytes does *each* rank send if there are four ranks? And if there are 64? Give a list of two numbers.
 
@@ -478,7 +478,7 @@ check("03.mended_ring")
 #
 # ### A place to stop
 #
-# You have built the all-reduce that most training runs use for large gradients. You have shown that the number of bytes that each rank sends hardly grows with the number of ranks, and you have found the fault in a published ring. That is enough to go on to lesson 04. The second half (sections 7 to 12) is more demanding. It covers an algorithm with few steps *and* few bytes, the time that each of the five takes, the sizes at which one overtakes another, and why the last digit may differ. A workshop may skip this half.
+# You have built the all-reduce that most training runs use for large gradients. You have shown that the number of bytes that each rank sends hardly grows with the number of ranks, and you have found the fault in a published ring. That is enough to go on to lesson 04. The second half (sections 7 to 12) is more demanding. It covers an algorithm with few steps *and* few bytes, the running times of all five algorithms, the array sizes at which one overtakes another, and the reason why their results may differ in the last digit. A workshop may skip this half.
 #
 # ## 7. Rabenseifner: few steps *and* few bytes
 #
@@ -589,7 +589,7 @@ compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.value
 # %% [markdown]
 # The traffic meter *measured* the messages and the bytes; the "formula" column is *predicted*. The totals agree to the byte. It may seem strange that four of the five algorithms move the same number of bytes **in all**, 6 n. They differ in how evenly these bytes are spread over the ranks, and in how many messages travel at the same time. In the naive algorithm, one rank sends half of all bytes. Only recursive doubling moves more, which is the price of not having to send anything back.
 #
-# The time depends on the longest chain of messages in which each has to wait for the one before. For p ranks (a power of two) and n bytes:
+# The time depends on the longest path through the messages, that is, the longest chain in which each message has to wait for the one before. For p ranks (a power of two) and n bytes:
 #
 # | | steps | bytes on the longest path | bytes added on this path |
 # |---|---|---|---|
@@ -767,7 +767,7 @@ assert all(steps[name] == cost.cost(name, 4, 64).steps for name in steps)
 #
 # ### Exercise 5: where do they cross?
 #
-# Recursive doubling takes fewer steps, and the ring moves fewer bytes. So recursive doubling is faster for small arrays, the ring is faster for large ones, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`. It returns n* in bytes for p ranks, where p is a power of two, or `math.inf` if the ring never overtakes. Use the table in section 8. (This function runs in the notebook, not on the ranks.)
+# Recursive doubling takes fewer steps, and the ring moves fewer bytes. So recursive doubling is faster for small arrays, the ring is faster for large ones, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`. For p ranks (p is a power of two), it returns n* in bytes, or `math.inf` if the ring never overtakes. Use the table in section 8. (This function runs in the notebook, not on the ranks.)
 
 
 # %% tags=["exercise"] exercise="03.crossover"
@@ -839,11 +839,11 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Here the points lie on the lines: three numbers and a table predict the times of five programs. Read the picture from left to right.
+# Here the points lie on the lines: three numbers and a table predict the times of five programs. Look at the two ends of the picture first, then at the middle.
 #
 # - **Short arrays**: all lines are flat, ordered by the number of steps: 2, 4, 4, 6, 6. Recursive doubling wins.
 # - **Long arrays**: all lines rise in the same way, ordered by the bytes on the longest path: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. The ring and Rabenseifner's algorithm win.
-# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. Sending the real messages and waking the ranks add to the latency of each step, and the ring takes three times as many steps. The two lines also cross at a very small angle, so a change of one per cent in one of the times moves the crossing by several per cent.
+# - **Between** them the lines cross. Recursive doubling and the ring cross where 4 α = 0.5 n β, that is, at n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later, because sending the real messages and waking the ranks add to the latency of each step, and the ring takes three times as many steps. The two lines also cross at a very small angle, so a change of one per cent in one of the times moves the crossing by several per cent.
 #
 # The gradient of LeNet takes up 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network LeNet lies to the left of the crossover, and ResNet-50 far to the right.
 #
@@ -880,7 +880,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # Both lines are *measured here*. For short arrays, the library saves the time that Python takes in each step. For long arrays, this time hardly matters, and NumPy adds as fast as C does. So where all ranks share memory, our algorithms may come close to the library or, on a busy machine, even overtake it. The library has no better formula: it uses the algorithms of this lesson.
 #
-# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that was passed to it. Libraries choose an algorithm by the size of the array and the number of ranks, as in this table.
+# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that you hand to the collective. Libraries choose an algorithm by the size of the array and the number of ranks. The next cell makes such a table for our five.
 
 # %%
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
@@ -892,15 +892,15 @@ assert choosing.cheapest(8, 2**26, network) == "Rabenseifner"
 assert choosing.cheapest(6, 2**26, network) == "ring"
 
 # %% [markdown]
-# The table shows which of the five is *predicted* to be the fastest on the slow network. For powers of two from four upwards, Rabenseifner's algorithm beats the ring at every size, because it moves the same number of bytes in fewer steps. For other numbers of ranks, folding adds messages of whole arrays. Then the ring wins for long arrays, unless there are so many ranks that its steps cost more than the folding (as with 1,000). Real libraries do much the same (*published*). MPICH used recursive doubling up to 2 KiB and Rabenseifner's algorithm above that. Since version 3.4 it has looked the algorithm up in a table. Unless the table was tuned for the machine, it selects recursive doubling only for the tiniest arrays: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].
+# The table shows which of the five is *predicted* to be the fastest on the slow network. For powers of two from four upwards, Rabenseifner's algorithm beats the ring at every size, because it moves the same number of bytes in fewer steps. For other numbers of ranks, folding adds messages of whole arrays. Then the ring wins for long arrays, unless there are so many ranks that its steps cost more than the folding (as with 1,000). Real libraries do much the same (*published*). MPICH used recursive doubling up to 2 KiB and Rabenseifner's algorithm above that. Since version 3.4 it has looked the algorithm up in a table. Unless the table was tuned for the machine, it selects recursive doubling only for the tiniest arrays: those of up to 8 bytes, or with fewer numbers than there are ranks [4]. NCCL chooses between rings and pairs of trees [5].
 #
 # If Rabenseifner's algorithm is so good, why does everyone know the ring? The formulas leave out some properties of real networks. In a ring, each rank communicates only with its two neighbours, so if neighbours in the ring are neighbours in the network, no two messages share a cable in the same direction. Partners at distance p/2, by contrast, all send across the middle of the network at the same time. The ring also works with any number of ranks. And its chunks can be split into smaller pieces that follow each other, as in a pipeline.
 #
-# In all five algorithms, the ranks do the adding. In newer networks, the switches can do it. Each rank sends its n bytes to a switch, which adds them up and sends the n bytes of the result to all ranks. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the number of ranks. NVIDIA calls this SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one machine. NCCL uses both where the hardware supports them.
+# In all five algorithms, the ranks do the adding. In newer networks, the switches can do it. Each rank sends its array of n bytes to a switch, which adds up the arrays and sends the n bytes of the result to all ranks. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the number of ranks. NVIDIA calls this SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one machine. NCCL uses both where the hardware supports them.
 #
 # ## 12. What, not how: the last digit
 #
-# Why *may* a library choose? The MPI standard defines what an all-reduce does and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c), and that its predefined operations, such as the sum, are commutative as well. Additions of integers are both. Additions of floating-point numbers are commutative, but only nearly associative.
+# Why *may* a library choose? The MPI standard defines what an all-reduce does and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c), and that its predefined operations, such as the sum, are commutative as well. Integer addition is both. Floating-point addition is commutative, but only approximately associative.
 #
 # **Predict.** Each rank has a float32 array of four equal numbers: 100,000,000 on rank 0, 1 on rank 1, -100,000,000 on rank 2, and 1 on rank 3. Each exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Give a list of three lists. (Above 16,777,216, float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
 

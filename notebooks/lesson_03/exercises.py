@@ -33,7 +33,7 @@ ANY_HINTS = [
     "    ...  # receive and add\n"
     "...  # recursive doubling while distance < m\n"
     "if comm.rank + m < comm.size:\n"
-    "    ...  # tell\n"
+    "    ...  # send it the result\n"
     "return total\n"
     "```",
 ]
@@ -134,7 +134,7 @@ MENDED_HINTS = [
     "for _ in range(comm.size - 1):\n"
     "    ...  # Isend outgoing to the right, Recv incoming from the left, wait\n"
     "    total += incoming\n"
-    "    outgoing, incoming = incoming, outgoing  # what has arrived goes on\n"
+    "    outgoing, incoming = incoming, outgoing  # send on what has arrived\n"
     "return total\n"
     "```",
 ]

@@ -109,7 +109,7 @@ class Node:
 # %% [markdown]
 # Each operation creates a new node. `called` gives the node a name for the pictures.
 #
-# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards. For each of its inputs, a node multiplies its gradient by the local derivative and passes the product to that input, where it is *added* to what is already there. This is all that autograd does; PyTorch does the same with tensors instead of numbers.
+# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards. For each of its inputs, a node multiplies its gradient by the local derivative and passes the product to that input, where it is *added* to what is already there. This is all that PyTorch's autograd does, with tensors instead of numbers.
 
 
 # %%
@@ -250,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Do these three functions compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and each weight has fewer than ten of them in a step. The two versions do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where our functions round twice.
+# Do these three functions compute the same as PyTorch's versions? Each takes 50 steps alongside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the rounded number, and each step adds fewer than ten such errors to a weight. The two versions do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and so round once where our functions round twice.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -296,7 +296,7 @@ for ours, theirs in pairs:
 split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
-# Does this hold down to the last digits, for a real network and real data? We take the handwritten digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` returns the largest difference between the entries of two vectors, relative to the largest entry of the second.
+# Does this hold down to the last digits, for a real network and real data? We take the handwritten digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` returns the largest difference between corresponding entries of two vectors, relative to the largest entry of the second.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -357,7 +357,7 @@ assert largest < 1e-12
 # %% [markdown]
 # The two are equal except for float64 rounding, whatever the shard sizes. Why not exactly equal? Every sum is rounded, so the order of the additions affects the last digits (lesson 02).
 #
-# The bound of $10^{-12}$ is not arbitrary either. Each of the 1,437 additions has a relative error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are sums inside the network, too. The bound leaves a factor of six for both effects.
+# The bound of $10^{-12}$ is not arbitrary. Each of the 1,437 additions has a relative error of at most $1.1 \cdot 10^{-16}$. If all errors have the same sign, they come to $1.6 \cdot 10^{-13}$ *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are sums inside the network, too. The bound leaves a factor of six for both effects.
 #
 # Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank uses only its own shard. One `all_reduce` adds up the gradients.
 
@@ -474,7 +474,7 @@ assert ratios == [4.0, 1.0]
 #
 # ### Exercise 2: the mean over uneven shards
 #
-# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is a float64 vector, the gradient of the *mean* loss over that rank's shard, and `samples` is the number of samples in the shard. On every rank, return the gradient of the mean loss over all samples in the group. You may use **one** all-reduce, and no rank knows in advance how many samples the others have.
+# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is a float64 vector, the gradient of the *mean* loss over that rank's shard, and `samples` is the number of samples in the shard. On every rank, return the gradient of the mean loss over all samples in the group. You may use only **one** all-reduce. No rank knows in advance how many samples the others have.
 
 
 # %% tags=["exercise"] exercise="04.mean_gradient"
@@ -498,7 +498,7 @@ check("04.mean_gradient")
 #
 # The identity does not depend on *where* the shards are processed. One process can take them one after another, which lets it train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
-# Write `accumulate_gradient(model, loss_function, images, labels, most)`. When it returns, the `grad` of each parameter must hold the gradient of the mean loss over the whole batch. Never give the model more than `most` samples at once. `loss_function(outputs, labels)` returns the mean over the samples that you pass. When your function is called, `parameter.grad` may still hold gradients from an earlier step.
+# Write `accumulate_gradient(model, loss_function, images, labels, most)`. When it returns, the `grad` of each parameter must hold the gradient of the mean loss over the whole batch. Never give the model more than `most` samples at once. `loss_function(outputs, labels)` returns the mean loss over the samples that you pass. When your function is called, `parameter.grad` may still hold gradients from an earlier step.
 
 
 # %% tags=["exercise"] exercise="04.accumulate_gradient"
@@ -706,11 +706,11 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 #
 # ### Uneven shards
 #
-# You measured this effect in section 5. It appears whenever the number of samples is not a multiple of the number of ranks, as at the end of an epoch. It also appears when the mean is taken over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length. If ranks have equal numbers of sentences but unequal numbers of words, the mean of the ranks' means is wrong, although the shards look even.
+# You measured the effect of uneven shards in section 5. It appears whenever the number of samples is not a multiple of the number of ranks, as at the end of an epoch. It also appears when the mean is taken over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length. If ranks have equal numbers of sentences but unequal numbers of words, the mean of the ranks' means is wrong, although the shards look even.
 #
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
-# | batch norm | accuracy differs from that of one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with that of one process, in float64: the error is far above rounding | use `SyncBatchNorm` or a norm over one sample; or accept the error, with large shards |
+# | batch norm | accuracy differs from that of one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with that of one process, in float64: the error is far above rounding | use `SyncBatchNorm` or a norm over one sample; or, with large shards, accept the error |
 # | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks on each rank; for a proof, the masks of one process |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | print, on each rank, the number of items in its mean | all-reduce sums and counts, divide once |
 # | clipping before the sum | steps are too short when the ranks' gradients differ | compare the norms before and after the all-reduce | average, then clip |

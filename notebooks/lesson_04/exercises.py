@@ -16,7 +16,7 @@ from course_lib.teaching.judges.trials import second_call
 
 BACKWARD_HINTS = [
     "Write the forward pass as four lines, `u`, `h`, `e` and `loss`, and go back through them in "
-    "the opposite order. `w` occurs in two places, so add up two contributions for it.",
+    "reverse order. `w` occurs in two places, so add up two contributions for it.",
     "Start with `d_e = 2 * e`. Then `d_h = d_e`. A ReLU passes its gradient on where `u` is "
     "positive, and passes on nothing elsewhere. That leaves `u = w * x + b`, and the `w ** 2`.",
     "```python\n"
@@ -76,9 +76,9 @@ def check_accumulate_gradient(accumulate_gradient: Callable) -> str:
 # ---- the mean over uneven shards --------------------------------------------------------------
 
 MEAN_GRADIENT_HINTS = [
-    "Multiply a mean over n samples by n to get back to their sum. Such sums can be added up over "
+    "Multiply a mean over n samples by n to recover the sum. Such sums can be added up over "
     "the ranks. What must you divide the total by, and how does a rank find that out?",
-    "The total number of samples is a sum over the ranks too. Each rank's number can travel in "
+    "The total number of samples is a sum over the ranks too. Each rank's count can travel in "
     "the same all-reduce, as one more element at the end of the gradient.",
     "```python\n"
     "count = gradient.new_tensor([samples])\n"

@@ -19,7 +19,7 @@ LENGTH = 6
 
 
 def observe_with_input_kept(function, inputs_of, ranks: list[int] | None) -> Observation:
-    """Observe ``function(gradient, other, group)``; each result says if the input is unchanged.
+    """Observe ``function(gradient, other, group)``; each result says whether its input is intact.
 
     ``inputs_of(rank, p)`` returns gradient and other of a rank in a group of p.
     """
