@@ -241,7 +241,7 @@ def watched(new_kernel, root):
 def test_a_check_that_takes_long_says_so_until_it_has_ended(watched):
     watched.must("import time\ndef double(x):\n    time.sleep(60)")
     printed = watched.must("check('90.double')").text()
-    runs = f"90.double: the check runs; your function is stopped after {DEADLINE_S} s"
+    runs = f"90.double: checking; your function is stopped after {DEADLINE_S} s"
     shown, blank, said = printed.split("\r")
     assert (shown, blank) == (runs, " " * len(runs))
     too_long = f"your function did not finish within {DEADLINE_S} s"
