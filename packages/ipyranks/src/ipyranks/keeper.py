@@ -335,7 +335,7 @@ class Keeper:
         if clock.is_over(now):
             seconds = now - clock.began
             waited = seconds - clock.at(now)
-            busy = f"; for {waited:.0f} s of them no core was free" if waited > seconds / 2 else ""
+            busy = f"; for {waited:.0f} s of that, no core was free" if waited > seconds / 2 else ""
             self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
 
     def _ranks_have_ended(self, how: str, now: float) -> None:
