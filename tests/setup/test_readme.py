@@ -69,7 +69,7 @@ def test_the_modules_of_the_table_exist(root: Path) -> None:
     table = (
         (root / "docs" / "library.md")
         .read_text()
-        .split("| module | what for |")[1]
+        .split("| module | purpose |")[1]
         .split("\n\n")[0]
     )
     named = []
