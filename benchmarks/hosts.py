@@ -184,9 +184,10 @@ def section(measured: dict) -> Section:
     parts = [
         "Two virtual hosts with two ranks each, and one host with four. All ranks share this "
         "machine's cores, and its kernel copies everything that crosses the network. all_reduce "
-        'of float32, in microseconds: median (quartiles), taken in turns on the same ranks. "The '
-        "least\" that a checked call can take is PyTorch's own `dist.all_reduce` around nothing "
-        "but two raw MPI calls: one of 16 bytes for the check, and one for the data.",
+        "of float32, in microseconds: median (quartiles); the variants take turns on the same "
+        'ranks. "The least" that a checked call can take is '
+        "PyTorch's own `dist.all_reduce` around nothing but two raw MPI calls: one of 16 bytes for "
+        "the check, and one for the data.",
         *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
         "A DDP step, in ms:",
         Table(by_model, steps),
@@ -217,7 +218,7 @@ def targets(measured: dict) -> list[Target]:
 def over_raw(row: dict) -> Target:
     """Return what all_reduce takes over raw MPI, at one size."""
     cause = (
-        "PyTorch's own function around the raw call and a check took "
+        "PyTorch's own `dist.all_reduce` around nothing but a check and the raw call took "
         f"{ratio(row, 'least', 'raw'):.2f}x as long as raw MPI in the same rounds; all four ranks "
         "run Python at the same time, on this machine's cores"
     )

@@ -66,7 +66,7 @@ def alternating(
 def cold_section(measured: dict) -> Section:
     """Return table and targets of :func:`cold`."""
     after = f"after a LeNet step, {measured['images']} images"
-    names = {"turns": "in turns", "step": after}
+    names = {"turns": "alternating", "step": after}
     rows = [row | {"when": names[when]} for when in names for row in measured[when]]
     columns = {
         "when": report.key("when"),
@@ -78,7 +78,7 @@ def cold_section(measured: dict) -> Section:
         f"{measured['ranks']} ranks call all_reduce and raw MPI.Allreduce on the same buffer: one "
         "call of each in turn, with none repeated. Microseconds: median (quartiles)."
     )
-    targets = [cold_target(row, "in turns, no warm-up calls", 15) for row in measured["turns"]]
+    targets = [cold_target(row, "alternating, no warm-up calls", 15) for row in measured["turns"]]
     targets += [
         cold_target(row, "in the middle of a training step", 100) for row in measured["step"]
     ]
@@ -158,10 +158,10 @@ def event_section(measured: dict) -> Section:
         "the log itself;\n"
         "- one section: an event, the context manager around it (minus an empty `with` block), and "
         "its name;\n"
-        "- an all_reduce with the log on compared with one with the log off, in turns: an event, a "
-        "search through the deeper stack, a look-up of the descriptions of group and call, and the "
-        "end, which is passed through the task. The result is a small difference between two large "
-        "numbers.",
+        "- the difference between an all_reduce with the log on and one with it off, turn by turn: "
+        "an event, a search through the deeper stack, a look-up of the descriptions of group and "
+        "call, and the end, which is passed through the task. This is a small difference between "
+        "two large numbers.",
         Table({"what": str, "us": lambda what: report.microseconds(rows[what])}, rows),
     ]
     got, fastest = (1e6 * of(alone["event"]) for of in (median, min))

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.folder is None:
         if not given.homes:
-            parser.error("name the folder that learners write to, or their --homes")
+            parser.error("give the folder that learners write to, or their homes with --homes")
         given.folder = Path(reading.IN_A_HOME)
     try:
         numbers = lessons.chosen(given.lessons) if given.lessons else []
@@ -108,16 +108,21 @@ def _parser() -> argparse.ArgumentParser:
         f"({reading.IN_A_HOME})",
     )
     parser.add_argument("--homes", metavar="PATTERN", help="learners' homes, such as '/home/*'")
-    parser.add_argument("--lessons", metavar="01-05", help="lessons to show (default: all begun)")
+    parser.add_argument("--lessons", metavar="01-05", help="lessons to show (default: those begun)")
     parser.add_argument(
         "--no-names", action="store_false", dest="names", help="show numbers instead of names"
     )
     parser.add_argument("--once", action="store_true", help="write the page once, then exit")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--out", type=Path, default=Path("class.html"), help="the page's file (%(default)s)"
+        "--out",
+        type=Path,
+        default=Path("class.html"),
+        help="the file for the page (default: %(default)s)",
     )
-    where.add_argument("--port", type=int, help="serve it on 127.0.0.1 instead; 0: a free port")
+    where.add_argument(
+        "--port", type=int, help="serve the page on 127.0.0.1 instead (0: any free port)"
+    )
     return parser
 
 
@@ -126,7 +131,9 @@ def _make(folder: Path) -> None:
         return
     folder.mkdir(parents=True)
     folder.chmod(0o1733)
-    print(f"created {folder}: everybody may write there, and only you can list files", flush=True)
+    print(
+        f"created {folder}: everybody may write to it, and only you can list its files", flush=True
+    )
 
 
 def _write_again_and_again(classroom: Classroom, given: argparse.Namespace) -> None:

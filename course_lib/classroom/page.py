@@ -15,11 +15,15 @@ from course_lib.teaching.class_record import FOLDER
 from .reading import Learner, Work
 
 _LEGEND = [
-    ("‖", "hangs", "a cell runs, and each rank in it waits for something that has not come"),
-    ("▶", "runs", "a cell has run for more than 5 s; if it checks an exercise, in that column"),
-    ("~", "tried", "checked, and not right yet; below it the latest mistake, and help asked for"),
-    ("✓", "solved", "the check has called it right, in this or an earlier try"),
-    ("?", "help only", "a hint or the solution was asked for, and nothing checked yet"),
+    (
+        "‖",
+        "hangs",
+        "a cell is running, and every rank in it is waiting for something that has not come",
+    ),
+    ("▶", "runs", "a cell has been running for more than 5 s; a check is in its exercise's column"),
+    ("~", "tried", "checked, not right yet; the latest mistake and any help asked for are below"),
+    ("✓", "solved", "the check has found it right, in this or an earlier attempt"),
+    ("?", "help only", "the learner has asked for a hint or the solution, but not run the check"),
 ]
 # The course has no separate text for these.
 _GENERAL = {
@@ -68,7 +72,7 @@ def _summary(learners: Sequence[Learner], ids: Sequence[str], every: float) -> s
 
 
 def _made(every: float) -> str:
-    again = f", again every {every:g} s" if every else ""
+    again = f"; renewed every {every:g} s" if every else ""
     return f"Made at {time.strftime('%Y-%m-%d %H:%M:%S')}{again}."
 
 
@@ -131,8 +135,8 @@ def _exercises(learners: Sequence[Learner], ids: Sequence[str]) -> str:
             f'<td>{escape(name)}</td><td class="number">{made[name] or ""}</td>'
             f"<td>{escape(told)}</td>"
         )
-    head = ("exercise", "tried by", "solved by", "commonest mistake", "made by", "what is told")
-    return wide("Exercises", table("Exercises, each with its commonest mistake", head, rows))
+    head = ("exercise", "tried by", "solved by", "most common mistake", "made by", "message")
+    return wide("Exercises", table("Exercises, each with its most common mistake", head, rows))
 
 
 def _legend() -> str:

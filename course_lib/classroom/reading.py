@@ -126,7 +126,7 @@ def shared(folder: Path, exercises: Collection[str]) -> list[Learner]:
             return learners
     except OSError as error:
         raise NothingToReadError(
-            f"{folder} cannot be read ({error.strerror}): name the folder that learners have in "
+            f"{folder} cannot be read ({error.strerror}): give the folder that learners have in "
             f"{class_record.FOLDER}"
         ) from None
 

@@ -12,8 +12,8 @@ from course_lib import __version__
 
 PARTS = {
     "lab": ("course_lib.command.lab", "open JupyterLab on lesson 00, in a folder of your choice"),
-    "doctor": ("course_lib.doctor.__main__", "say what on this machine would fail, and why"),
-    "grade": ("course_lib.grading.__main__", "judge a class's notebooks, with points and reasons"),
+    "doctor": ("course_lib.doctor.__main__", "report what would fail on this machine, and why"),
+    "grade": ("course_lib.grading.__main__", "grade a class's notebooks, with points and reasons"),
     "class": ("course_lib.classroom.__main__", "show who in a class is stuck, as it happens"),
     "run": ("course_lib.command.run", "execute lessons from the first cell to the last"),
 }

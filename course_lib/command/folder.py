@@ -37,7 +37,7 @@ def prepare(folder: Path) -> list[str]:
     """
     linked = folder / "notebooks"
     if folder != CHECKOUT and linked.exists() and not linked.is_symlink():
-        raise FileExistsError(f"there is something else at {linked}; choose another folder")
+        raise FileExistsError(f"something else is at {linked}; choose another folder")
     said = make_workspace(workspace=folder / "workspace")
     if folder == CHECKOUT:
         return said

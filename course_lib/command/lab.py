@@ -68,7 +68,8 @@ def _problem(ours: argparse.Namespace) -> str:
         return "--name is your name in a class, so it needs --class SHARED as well"
     if ours.shared and not (ours.shared.is_dir() and os.access(ours.shared, os.W_OK | os.X_OK)):
         return (
-            f"--class {ours.shared} is not a folder that you may write to: ask your teacher for it"
+            f"--class {ours.shared} is not a folder that you may write to: ask your teacher for "
+            "the right one"
         )
     return ""
 

@@ -23,12 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Execute lessons; return 1 if a cell of any fails."""
     parser = argparse.ArgumentParser(prog="rank-by-rank run", description=__doc__)
     parser.add_argument("lessons", nargs="+", metavar="LESSON", help='such as 03 or 10b, or "all"')
-    parser.add_argument("--out", type=Path, help="a folder that gets the executed notebooks")
+    parser.add_argument("--out", type=Path, help="folder for the executed notebooks")
     given = parser.parse_args(arguments)
     paths = {lessons.number(path): path for path in lessons.notebooks()}
     asked = list(paths) if given.lessons == ["all"] else given.lessons
     if unknown := [number for number in asked if number not in paths]:
-        parser.error(f"there is no lesson {', '.join(unknown)}; there are {', '.join(paths)}")
+        parser.error(f"there is no lesson {', '.join(unknown)}; the lessons are {', '.join(paths)}")
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
     failed = [number for number in asked if not _runs(paths[number], given.out)]

@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Examine this machine, or hosts; return 1 if anything is a FAIL, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="rank-by-rank doctor",
-        description="Examine this machine: what would keep the lessons from running, and how to "
+        description="Report what would keep the lessons from running on this machine, and how to "
         "fix it.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         type=float,
         default=WITHIN_S,
         metavar="SECONDS",
-        help="time for all programs that are asked (default: %(default)g)",
+        help="time allowed for all the programs that it asks (default: %(default)g)",
     )
     parser.add_argument(
         "--hosts",

@@ -91,7 +91,7 @@ def examine(item: str, check: Callable[[], Finding]) -> Finding:
     except OutOfTime:
         found = warn(
             "gave no answer in time; the machine is busy, or very slow",
-            f"See what else runs (top), and examine again, with more time: {again}",
+            f"See what else is running (top), then allow more time: {again}",
         )
     except Exception as error:
         found = fail(
@@ -129,7 +129,7 @@ def _summary(findings: Sequence[Finding]) -> str:
     if counts[WARN]:
         verdict = "The lessons will run; the warnings above say what could be better."
     if counts[FAIL]:
-        verdict = "Do what each FAIL says, then run it again."
+        verdict = "Do what each FAIL says, then run the doctor again."
     return f"{counts[OK]} OK, {counts[WARN]} WARN, {counts[FAIL]} FAIL. {verdict}"
 
 

@@ -94,7 +94,7 @@ def judge_host(
         return [dataclasses.replace(_why_no_report(host, answer), item=f"{host}: ssh")]
     reached = ok("this machine") if here else _address(report.connection)
     differs = differences(dict(ours), report.versions)
-    same = ok(f"checkout at {_ROOT}, versions as here")
+    same = ok(f"checkout at {_ROOT}, same versions as here")
     if differs:
         same = fail(
             f"{'; '.join(differs)}",
@@ -108,12 +108,12 @@ def judge_host(
 def judge_mpi(mpis: Mapping[str, str]) -> Finding:
     """Say whether hosts use one MPI; ``mpis`` is what the MPI job of each has found."""
     if not mpis or not all(mpis.values()):
-        return fail("not known for every host", "See the lines MPI job and ssh of each host.")
+        return fail("not known for every host", "See the lines 'MPI job' and 'ssh' of each host.")
     if len(set(mpis.values())) > 1:
         return fail(
             "; ".join(f"{host}: {seen}" for host, seen in mpis.items()),
-            "Use one MPI, at one path, on all: set MPI4PY_LIBMPI and TORCH_MPI4PY_MPIEXEC alike "
-            "everywhere, or nowhere (docs/site_mpi.md).",
+            "Use the same MPI at the same path on all hosts: set MPI4PY_LIBMPI and "
+            "TORCH_MPI4PY_MPIEXEC to the same values everywhere, or nowhere (docs/site_mpi.md).",
         )
     return ok(f"the same: {next(iter(mpis.values()))}")
 
@@ -122,13 +122,13 @@ def _why_no_report(host: str, answer: Answer) -> Finding:
     if answer.code == _SSH_FAILED:
         return fail(
             f"cannot be reached without a password: {answer.last_lines}",
-            f"ssh-copy-id {host}, then try ssh -o BatchMode=yes {host} true. For settings of your "
-            'own: export PRTE_MCA_plm_ssh_args="-F FILE".',
+            f"Run ssh-copy-id {host}, then try ssh -o BatchMode=yes {host} true. To use ssh "
+            'settings of your own: export PRTE_MCA_plm_ssh_args="-F FILE".',
         )
     if answer.code == _NO_CHECKOUT:
         return fail(
             f"has no {sys.executable}",
-            f"Bring the checkout to the same path there, {_ROOT}, and run make setup in it.",
+            f"Put the checkout at the same path there, {_ROOT}, and run make setup in it.",
         )
     if answer.code is None:
         return warn(

@@ -38,7 +38,7 @@ def python() -> Finding:
     if sys.prefix == sys.base_prefix and not os.environ.get("CONDA_PREFIX"):
         return warn(
             f"{seen}; not in an environment of its own",
-            "Run `make setup`, then the doctor as `make doctor`." if CHECKOUT else INSTALL,
+            "Run `make setup`, then start the doctor with `make doctor`." if CHECKOUT else INSTALL,
         )
     return ok(seen)
 
@@ -55,7 +55,7 @@ def cores() -> Finding:
     if n >= RANKS:
         return ok(f"{n} cores, one thread for each of {RANKS} ranks")
     if n >= 2:
-        return ok(f"{n} cores; {RANKS} ranks share them, so speed-ups show up to {n} ranks")
+        return ok(f"{n} cores for {RANKS} ranks, so expect speed-ups only up to {n} ranks")
     return warn(
         "1 core; every lesson runs, but none can show a speed-up",
         "Give the virtual machine or container 2 cores or more.",
@@ -119,7 +119,7 @@ def ports() -> Finding:
         return fail(
             f"no connection over the loopback address 127.0.0.1: {error}",
             "Bring the loopback interface up (ip link set lo up), allow it in the firewall, and "
-            "see that the limit of open files (ulimit -n) is at least 1024.",
+            "make sure that the limit on open files (ulimit -n) is at least 1024.",
         )
     return ok("connections over 127.0.0.1 work")
 
@@ -131,8 +131,8 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     free = shutil.disk_usage(folder).free / _MIB
     seen = f"{free:,.0f} MiB free in {folder}"
     fix = (
-        f"Remove what is left there (ls {folder}); in a container give it more: "
-        "docker run --shm-size=1g"
+        f"Remove leftover files there (ls {folder}); a container may need more: docker run "
+        "--shm-size=1g"
     )
     if free < _SEGMENTS_MIB:
         return fail(f"{seen}, too little for {RANKS} ranks", fix)

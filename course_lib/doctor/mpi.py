@@ -67,13 +67,14 @@ def job(ranks: int = RANKS) -> Finding:
         _family()
         command = launch.mpiexec(ranks, sys.executable, "-c", _PROGRAM)
     except launch.NoMPIError:
-        return fail("not tried, no mpiexec works", "See mpiexec.")
+        return fail("not tried, because no mpiexec works", "See the line 'mpiexec'.")
     answer = run(command, limit=_JOB_SECONDS, variables=launch.environment())
     said = [line for line in answer.output.splitlines() if line.startswith("the job says:")]
     if answer.code is None:
         return fail(
             f"{ranks} ranks did not finish in {_JOB_SECONDS} s: {answer.last_lines}",
-            "See shared memory and ports; a leftover job may hold the cores (pgrep -fl mpiexec).",
+            "See the lines 'shared memory' and 'ports'; a leftover job may be using the cores "
+            "(pgrep -fl mpiexec).",
         )
     if "slots" in answer.output and not said:
         return fail(
@@ -88,7 +89,8 @@ def job(ranks: int = RANKS) -> Finding:
         return fail(
             f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {name}"
             f"{_from(library)}, mpiexec is {launch.family()}'s, {launch.find_mpiexec()}",
-            "Let both be of one MPI: unset TORCH_MPI4PY_MPIEXEC and MPI4PY_LIBMPI, or set both.",
+            "Both must belong to the same MPI: unset TORCH_MPI4PY_MPIEXEC and MPI4PY_LIBMPI, or "
+            "set both.",
         )
     if total != ranks * (ranks + 1) // 2:
         return fail(f"the sum over {ranks} ranks came out as {total}", reinstall)
@@ -96,7 +98,7 @@ def job(ranks: int = RANKS) -> Finding:
     belongs = launch.mpiexec_of(Path(library)) if library else None
     if belongs and not belongs.samefile(launch.find_mpiexec()):
         return warn(
-            f"{seen}, but {launch.find_mpiexec()} is from another place",
+            f"{seen}, but {launch.find_mpiexec()} is not its mpiexec",
             f"If ranks fail to start: export TORCH_MPI4PY_MPIEXEC={belongs}",
         )
     return ok(seen)
@@ -110,7 +112,7 @@ def _from(library: str) -> str:
 def slurm() -> Finding:
     """Say whether there is a Slurm, which nodes we have of it, and how it starts MPI ranks."""
     if not shutil.which("sbatch"):
-        return ok("none; where there is one, lessons run on its nodes (docs/several_hosts.md)")
+        return ok("none; with Slurm, lessons can run on a cluster's nodes (docs/several_hosts.md)")
     answer = run(["sinfo", "--noheader", "--format=%P %a %D"], limit=5)
     if answer.code != 0:
         return warn(f"does not answer: {answer.last_lines}", "Ask its administrators.")
@@ -123,7 +125,7 @@ def slurm() -> Finding:
     if "pmix" not in kinds:
         return warn(
             f"{seen}; srun has no PMIx",
-            "Start ranks by mpiexec in a job, as notebooks and scripts/ddp_mpiexec.sbatch do: "
-            "each one that srun starts would be a world of its own.",
+            "Start ranks with mpiexec inside a job, as notebooks and scripts/ddp_mpiexec.sbatch "
+            "do: each rank that srun starts would be alone in a world of its own.",
         )
     return ok(f"{seen}; srun --mpi=pmix starts MPI ranks")

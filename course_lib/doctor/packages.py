@@ -39,10 +39,10 @@ def lock(path: Path = _LOCK) -> Finding:
         return fail(f"missing: {', '.join(missing)}", INSTALL)
     if other:
         return warn(
-            f"not what the lock says: {'; '.join(other)}",
-            "`make clean && make setup` brings the versions that were tested together.",
+            f"not the locked versions: {'; '.join(other)}",
+            "`make clean && make setup` installs the versions that were tested together.",
         )
-    return ok(f"all {total} packages of the lock, in its versions")
+    return ok(f"all {total} locked packages are installed, in the locked versions")
 
 
 def _locked(path: Path) -> list[tuple[str, str]]:
@@ -66,7 +66,7 @@ def torch_pair() -> Finding:
     seen = f"torch {torch}, torchvision {vision}"
     for needed in map(Requirement, importlib.metadata.requires("torchvision") or []):
         if needed.name == "torch" and not needed.specifier.contains(torch, prereleases=True):
-            return fail(f"{seen}, which is made for torch {needed.specifier}", fix)
+            return fail(f"{seen}, which is built for torch {needed.specifier}", fix)
     loaded, answer = ask_python(
         "import json; from course_lib.training.vision import torchvision; import torch; "
         "import torch.distributed as dist; assert torchvision.datasets and dist.is_available(); "
@@ -74,8 +74,8 @@ def torch_pair() -> Finding:
         limit=_TORCH_SECONDS,
     )
     if loaded != [[2.0, 2.0], [2.0, 2.0]]:
-        return fail(f"{seen}: does not load: {answer.last_lines}", fix)
-    return ok(f"{seen}, both load")
+        return fail(f"{seen}: cannot be imported: {answer.last_lines}", fix)
+    return ok(f"{seen}, both can be imported")
 
 
 def gpus() -> Finding:
@@ -88,7 +88,7 @@ def gpus() -> Finding:
         limit=_TORCH_SECONDS,
     )
     if found is None:
-        return warn(f"PyTorch could not list them: {answer.last_lines}", "See torch.")
+        return warn(f"PyTorch could not list them: {answer.last_lines}", "See the line 'torch'.")
     return _about_gpus(*found)
 
 
@@ -100,9 +100,9 @@ def _about_gpus(names: list[str], nccl: bool, takes_cuda: bool) -> Finding:
     if not nccl:
         return warn(
             f"{seen}; this PyTorch has no NCCL",
-            "Install PyTorch's CUDA build; the backend of the course works meanwhile.",
+            "Install PyTorch's CUDA build; until then, you can use the course's backend.",
         )
-    return ok(f"{seen}; NCCL is there (docs/gpus.md)")
+    return ok(f"{seen}; NCCL is available (docs/gpus.md)")
 
 
 def kernel() -> Finding:
@@ -142,7 +142,7 @@ def data() -> Finding:
     """Load what is on disk; nothing is downloaded."""
     answer, ended = ask_python(_LOAD_DATA, limit=60)
     if answer is None:
-        return fail(f"could not be loaded: {ended.last_lines}", "See torch.")
+        return fail(f"could not be loaded: {ended.last_lines}", "See the line 'torch'.")
     root, found = answer
     digits = found.pop("digits")
     if digits.startswith("!"):
@@ -156,6 +156,6 @@ def data() -> Finding:
     if not absent:
         return ok(f"{there} below {root}")
     return ok(
-        f"{there}; not below {root}: {', '.join(absent)}. Lessons that could use them go on with "
-        "the digits; course_lib.training.data.load(name) downloads one",
+        f"{there}; not below {root}: {', '.join(absent)}. Lessons that could use them use the "
+        "digits instead; course_lib.training.data.load(name) downloads one",
     )

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         graded = _grade(given, learners)
     except (KeyboardInterrupt, StoppedError):
-        print("grade: stopped; the same command continues from here", file=sys.stderr)
+        print("grade: stopped; run the same command again to continue from here", file=sys.stderr)
         return 130
     _write(Report(given.lessons, learners, graded, points), given.out)
     return 0
@@ -54,25 +54,25 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rank-by-rank grade",
-        description="Grade collected notebooks: each in processes of its own, which run the "
-        "learners' code as you. docs/grading.md says how to keep it apart.",
+        description="Grade collected notebooks. The learners' code runs in separate processes, but "
+        "with your permissions: docs/grading.md says how to isolate it.",
     )
-    parser.add_argument("submissions", type=Path, help="a folder with one folder a learner")
+    parser.add_argument("submissions", type=Path, help="a folder with one subfolder per learner")
     parser.add_argument(
         "--lessons", type=_lessons, required=True, metavar="01-05", help="such as 03, or 01-05,10b"
     )
-    parser.add_argument("--out", type=Path, required=True, help="where results go")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument(
         "--jobs",
         type=_at_least_one,
         default=max(1, (os.cpu_count() or 1) // 2),
-        help="notebooks graded at a time (%(default)s: half of the cores)",
+        help="notebooks graded at the same time (default: half of the cores, here %(default)s)",
     )
     parser.add_argument("--rubric", type=Path, metavar="FILE", help="points and shares, in TOML")
     parser.add_argument(
         "--seconds",
         type=_at_least_one,
-        help="how long the check of an answer may take (as its exercise says: mostly 40)",
+        help="how long checking an answer may take (default: what its exercise says, mostly 40)",
     )
     return parser
 

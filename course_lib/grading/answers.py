@@ -153,7 +153,7 @@ def _answer(exercise: Exercise, cells: list[_Cell], number: str) -> Answer:
     on_ranks = exercise.where == "engines"
     if cell.on_ranks != on_ranks:
         where = "on the ranks" if on_ranks else "in the notebook"
-        note = f"{note} Its cell runs elsewhere; it was judged {where}.".strip()
+        note = f"{note} Its cell runs elsewhere, but it was judged {where}.".strip()
     pool = [
         definition
         for other in (*(other for other in _lesson(number) if not other.exercise), *cells)

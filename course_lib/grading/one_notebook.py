@@ -38,7 +38,7 @@ _LOOK_EVERY_S = 0.5
 _MORE_THAN_THE_CHECK_S = 60.0  # to free ranks and renew their communication
 _ENDS_WITHIN_S = 15.0
 _LONGEST_MESSAGE = 1 << 20
-_FORGED = "Its process sent a verdict that no check has given."
+_FORGED = "Its process sent a verdict that no check gave."
 
 
 class StoppedError(Exception):
@@ -161,7 +161,7 @@ class _Worker:
                 raise StoppedError
             self._look_at_the_family()
             if time.monotonic() > until:
-                text = f"It was ended from outside, {seconds:g} s after it had begun."
+                text = f"It was stopped from outside, {seconds:g} s after it had begun."
                 raise _LostError("out of time", "does-not-finish", text)
         try:
             message = json.loads(self._connection.recv_bytes(_LONGEST_MESSAGE))
@@ -180,16 +180,16 @@ class _Worker:
             self._process.wait(_ENDS_WITHIN_S)
         status = self._process.returncode
         if status is None:
-            return "Its process closed the connection to the grading."
+            return "Its process closed the connection to the grader."
         if status < 0:
-            return f"Its process was ended by {signal.Signals(-status).name}."
-        return f"Its process ended with status {status}, before there was a verdict."
+            return f"Its process was killed by {signal.Signals(-status).name}."
+        return f"Its process ended with status {status} before it sent a verdict."
 
     def _look_at_the_family(self) -> None:
         processes, resident = self._family.size()
         if processes > MOST_PROCESSES or resident > MOST_BYTES:
             size = f"{processes} processes with {resident / (1 << 30):.1f} GiB of memory"
-            text = f"It had {size}, more than any answer needs, and was ended."
+            text = f"It had {size}, more than any answer needs, and was stopped."
             raise _LostError("crashed", "it-crashes", text)
 
     def _end(self) -> None:

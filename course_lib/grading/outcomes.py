@@ -18,10 +18,10 @@ KINDS = {
     "crashed": "ended its process, or a rank",
     "undefined": "the cell defines no function of this name",
     "not attempted": "as it was handed out",
-    "cell deleted": "no cell of the notebook has the exercise",
+    "cell deleted": "the notebook has no cell for the exercise",
     "no notebook": "nothing was handed in for this lesson",
     "unreadable": "the file is not a readable notebook",
-    "not judged": "the check itself failed, or lacks something: a person has to look",
+    "not judged": "the check itself failed, or something was missing: a person has to look",
 }
 """How an answer can end, and what that means."""
 

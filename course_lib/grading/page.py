@@ -107,16 +107,18 @@ def _mistakes(report: Report) -> str:
         f"<td>{escape(', '.join(learner.name for learner, _ in who))}</td>"
         for (id, mistake), who in sorted(made.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    caption = "Each with what the first of its learners is told"
-    head = ("learners", "mistake", "exercise", "text", "who")
-    return f"<h2>Mistakes, the commonest first</h2>\n{wide('Mistakes', table(caption, head, rows))}"
+    caption = "Each with the message to the first learner who made it"
+    head = ("learners", "mistake", "exercise", "message", "who made it")
+    return (
+        f"<h2>Mistakes, the most common first</h2>\n{wide('Mistakes', table(caption, head, rows))}"
+    )
 
 
 def _details(report: Report, number: int, learner: Learner) -> str:
     total, most = report.total_of(learner)
     items = ""
     for graded in report.graded[learner.name]:
-        source = f"from {graded.notebook}" if graded.notebook else "no notebook was taken"
+        source = f"from {graded.notebook}" if graded.notebook else "no notebook was found"
         told = "".join(f"<li><pre>{escape(feedback(outcome))}</pre></li>\n" for outcome in graded)
         items += f"<p>Lesson {escape(graded.lesson)}, {escape(source)}:</p>\n<ul>\n{told}</ul>\n"
     summary = f"{escape(learner.name)}: {total:g} of {most:g}"

@@ -135,4 +135,4 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 def _only(given: dict[str, Any], known: Collection[str], where: str) -> None:
     for name in given:
         if name not in known:
-            raise RubricError(f"{where} has no {name!r}; there are: {', '.join(sorted(known))}")
+            raise RubricError(f"{where} has no {name!r}; it can have: {', '.join(sorted(known))}")

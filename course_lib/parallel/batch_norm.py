@@ -71,8 +71,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         count, mean, variance = _statistics(wide, self.group)
         if count <= 1:
             raise ValueError(
-                "batch norm in training needs more than 1 value per channel, all ranks together; "
-                f"this rank's inputs have shape {tuple(inputs.shape)}"
+                "batch norm in training needs more than one value per channel over all ranks "
+                f"together; this rank's inputs have shape {tuple(inputs.shape)}"
             )
         if self.track_running_stats:
             self._update_running_stats(mean, variance, count)

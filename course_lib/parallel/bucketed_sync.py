@@ -119,9 +119,9 @@ class BucketedGradientSync:
             return
         if id(parameter) in self._reached:
             raise RuntimeError(
-                "a second backward pass before finish(): its gradients would come too late for "
-                "buckets that have left. Call finish() after each pass, or run all passes but "
-                "the last inside `with sync.no_sync():`"
+                "a second backward pass before finish(): some buckets have already been sent "
+                "without its gradients. Call finish() after each pass, or run all passes but the "
+                "last inside `with sync.no_sync():`"
             )
         with self._lock:
             self._reached.add(id(parameter))
@@ -140,7 +140,7 @@ class BucketedGradientSync:
 
         Raises:
             TypeError: on every rank, if a gradient is sparse on any.
-            RuntimeError: if parameters were frozen, thawed or replaced since this was made.
+            RuntimeError: if parameters were frozen, unfrozen or replaced since this was made.
         """
         try:
             self._require_same_parameters()
@@ -165,8 +165,8 @@ class BucketedGradientSync:
         now = [id(p) for p in self._model.parameters() if p.requires_grad]
         if now != self._trainable:
             raise RuntimeError(
-                "parameters were frozen, thawed or replaced since the buckets were made; make "
-                "a new BucketedGradientSync on all ranks, and remove() this one"
+                "parameters have been frozen, unfrozen or replaced since the buckets were made; "
+                "remove() this BucketedGradientSync, and make a new one, on all ranks"
             )
 
     def _begin_step(self) -> None:

@@ -109,8 +109,8 @@ class _GradientsOfOneKind(FlatGradients):
             if numbers[2 * rank : 2 * rank + 2] != numbers[:2]:
                 raise ValueError(
                     f"the trainable parameters of rank {rank} differ from rank 0's in name, shape "
-                    "or dtype, or the reduction does; build the same model, frozen in the same "
-                    "places, on every rank"
+                    "or dtype, or its reduction differs; build the same model on every rank, "
+                    "freeze the same parameters, and use the same reduction"
                 )
         require_dense(self._names, counts, self.size)
         return counts

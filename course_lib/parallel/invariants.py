@@ -54,7 +54,7 @@ def assert_replicas_equal(model: Model, group: dist.ProcessGroup | None = None) 
     tensors, reference = _with_first_rank(model, model, group)
     rank = dist.get_rank(group)
     failures = [
-        _Failure(rank, name, f"{_apart(tensor, reference[name])} from rank 0's")
+        _Failure(rank, name, _apart(tensor, reference[name], "rank 0's"))
         for name, tensor in tensors.items()
         if not _same_bits(tensor, reference[name])
     ]
@@ -95,7 +95,7 @@ def assert_matches_serial(
     tensors, reference = _with_first_rank(model, serial, group)
     rank = dist.get_rank(group)
     failures = [
-        _Failure(rank, name, f"{_apart(tensor, reference[name])} from the serial run's")
+        _Failure(rank, name, _apart(tensor, reference[name], "the serial run's"))
         for name, tensor in tensors.items()
         if not _close(tensor, reference[name], rtol, atol)
     ]
@@ -104,7 +104,7 @@ def assert_matches_serial(
         group,
         f"the replicas are not the serial run's result (rtol={rtol:g}, atol={atol:g})",
         "a sum where the mean is meant (or the other way round), shards that overlap or leave "
-        "samples out, uneven shards weighted evenly, another learning rate, or layers that see "
+        "samples out, uneven shards weighted evenly, a different learning rate, or layers that see "
         "one shard only (batch norm, dropout)",
     )
 
@@ -134,14 +134,14 @@ def assert_weights_moved(
     failures = []
     for name, tensor in now.items():
         if _same_bits(tensor, before[name].to(tensor.device)):
-            failures.append(_Failure(rank, name, "exactly where it was"))
+            failures.append(_Failure(rank, name, "is exactly where it was"))
         elif not torch.isfinite(tensor).all():
-            failures.append(_Failure(rank, name, f"not finite ({_odd(tensor)})"))
+            failures.append(_Failure(rank, name, f"is not finite ({_odd(tensor)})"))
     _raise_if_any(
         failures,
         group,
-        "training did not move every weight",
-        "no optimizer.step, an optimizer made over other parameters, a learning rate or loss of "
+        "training did not change every weight",
+        "no optimizer.step, an optimizer that holds other parameters, a learning rate or loss of "
         "zero, a part of the model that the loss does not reach, or a rate so high that the "
         "weights overflow",
     )
@@ -198,7 +198,7 @@ def _trainable(model: Model, before: Mapping[str, torch.Tensor], but: Collection
         named = tensors_of(model)
     unknown = [name for name in (*named, *but) if name not in before]
     if unknown:
-        raise InvariantError(f"the snapshot from before has no {unknown[0]!r}")
+        raise InvariantError(f"the earlier snapshot has no {unknown[0]!r}")
     return {name: tensor for name, tensor in named.items() if name not in but and tensor.numel()}
 
 
@@ -217,20 +217,20 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> str:
-    """Return how far apart two tensors are, in words that fit between "is" and "from"."""
+def _apart(one: torch.Tensor, other: torch.Tensor, whose: str) -> str:
+    """Return how far a tensor is from another, in words that follow its name."""
     difference = (_wide(one) - _wide(other)).abs()
     apart = int((difference != 0).sum())
     if apart == 0:
-        return "equal as numbers, but not in all bits: a zero has the other sign"
+        return f"equals {whose} as numbers, but not in all bits: a zero has the other sign"
     finite = difference[torch.isfinite(difference)]
-    largest = f"up to {float(finite.max()):.3g}" if finite.numel() else "infinitely"
+    largest = f"by up to {float(finite.max()):.3g}" if finite.numel() else "by no finite number"
     odd = "; ".join(
         f"{found} {where}"
         for found, where in ((_odd(one), "here"), (_odd(other), "there"))
         if found
     )
-    text = f"{largest} away in {apart} of {one.numel()} numbers"
+    text = f"differs from {whose} {largest}, in {apart} of {one.numel()} numbers"
     return f"{text} ({odd})" if odd else text
 
 
@@ -250,7 +250,7 @@ def _raise_if_any(
     if not everywhere:
         return
     lines = [f"{what}:"]
-    lines += [f"  rank {f.rank}: {f.name!r} is {f.text}" for f in everywhere[:_SHOWN]]
+    lines += [f"  rank {f.rank}: {f.name!r} {f.text}" for f in everywhere[:_SHOWN]]
     if len(everywhere) > _SHOWN:
         lines.append(f"  ... and {len(everywhere) - _SHOWN} more")
     raise InvariantError("\n".join([*lines, f"Usual causes: {causes}."]))

@@ -75,4 +75,4 @@ def _difference(first: list[tuple], layout: list[tuple], rank: int) -> str:
         here, there = ours.get(name, "missing"), theirs.get(name, "missing")
         if here != there:
             return f"{name!r} is {here} on rank 0, {there} on rank {rank}"
-    return f"rank 0 and rank {rank} have the same tensors in another order"
+    return f"rank 0 and rank {rank} have the same tensors in a different order"

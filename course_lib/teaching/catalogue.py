@@ -34,7 +34,7 @@ def find(id: str) -> Exercise:
     if id in own:
         return own[id]
     known = list(own) or list(all_exercises())
-    raise UnknownExerciseError(f"there is no exercise {id!r}; there are {', '.join(known)}")
+    raise UnknownExerciseError(f"there is no exercise {id!r}; the exercises are {', '.join(known)}")
 
 
 def all_exercises() -> dict[str, Exercise]:

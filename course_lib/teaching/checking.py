@@ -56,8 +56,8 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
         exercise = exercise._replace(deadline=deadline)
     if _checked:
         raise CheckError(
-            f"the check of {_checked} is running and has called a function that calls check: put "
-            "check into a cell of its own"
+            f"the check of {_checked} is running, and your function has called check again: put "
+            "check in a cell of its own"
         )
     _checked = exercise.id
     class_record.checks(exercise.id)
@@ -101,7 +101,7 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return what the learner is told."""
     if verdict.kind == "broken":
         raise CheckError(
-            f"the check of {exercise.id} itself failed, please report:\n{verdict.text}"
+            f"the check of {exercise.id} itself failed; please report this:\n{verdict.text}"
         )
     if verdict.kind == "impossible":
         raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
@@ -133,7 +133,7 @@ def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
     if os.environ.get("IPP_NONINTERACTIVE", "0") not in ("", "0"):
         yield
         return
-    text = f"{exercise.id}: the check runs; your function is stopped after {exercise.deadline:g} s"
+    text = f"{exercise.id}: checking; your function is stopped after {exercise.deadline:g} s"
     stream, shown = sys.stdout, threading.Event()
 
     def show() -> None:
@@ -158,8 +158,8 @@ def _misplaced(exercise: Exercise, here: object) -> str:
     name, on_ranks = f"`{exercise.function}`", exercise.where == "engines"
     if on_ranks and run_check.is_learners(here):
         return (
-            f"There is a {name} in the notebook, but this exercise is checked on the ranks: "
-            "write `%%px` in the first line of its cell, and run it again.\n"
+            f"There is a {name} in the notebook, but this exercise is checked on the ranks: make "
+            "`%%px` the first line of its cell, and run the cell again.\n"
         )
     cluster = None if on_ranks else current_cluster()
     with contextlib.suppress(ClusterError):  # it may end while it is asked
@@ -167,7 +167,7 @@ def _misplaced(exercise: Exercise, here: object) -> str:
         if any(exercise.function in known for known in names.values() if known):
             return (
                 f"There is a {name} on the ranks, but this exercise is checked in the notebook: "
-                "leave out `%%px` in the first line of its cell, and run it again.\n"
+                "remove `%%px` from the first line of its cell, and run the cell again.\n"
             )
     return ""
 
@@ -273,7 +273,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
     if cluster is None or not cluster.keeper.is_ours:
         raise CheckError(
             f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
-            "start_cluster() and then the one with your function"
+            "start_cluster(), then the one with your function"
         )
     with StopButton() as button:
         names = (exercise.module, exercise.checker, exercise.function)
@@ -333,7 +333,7 @@ def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> Ch
         verdict.text = f"on rank {rank} your function raised {verdict.text}"
     elif verdict.kind == "freed":
         stuck = [r for r, other in enumerate(verdicts) if other.kind == "freed"]
-        verdict.text = f"it did not end on {rank_list(stuck)}: {verdict.text}"
+        verdict.text = f"your function did not finish on {rank_list(stuck)}: {verdict.text}"
         verdict.mistake = "it-hangs"
     elif verdict.kind == "wrong" and not verdict.line:
         # The judges tell every rank the same, but only one rank knows the line.

@@ -37,9 +37,9 @@ KINDS = ("here", "solved", "tried", "hint", "solution", "running", "done")
 _PULSE_S = 5.0
 _AT_THE_END_S = 2.0
 _SAYS = (
-    "Your teacher sees how you get on ({folder}): which exercises you try and solve, and when; "
-    "hints, the names of mistakes, cells that run long. Never your code. "
-    'import os; del os.environ["{variable}"] stops it for this notebook.'
+    "Your teacher can see how you get on ({folder}): which exercises you try and solve, and when; "
+    "the hints you ask for, the names of your mistakes, and cells that run for long. Your code is "
+    'never shown. To stop this for this notebook: import os; del os.environ["{variable}"]'
 )
 
 

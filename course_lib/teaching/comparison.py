@@ -35,8 +35,8 @@ def compare(
         print(f"You predicted {_written(prediction, unit)}. {source}: {found}. Well predicted.")
     else:
         print(
-            f"You predicted {_written(prediction, unit)}. {source}: {found}. "
-            "What did your picture of it leave out? The next paragraph may tell."
+            f"You predicted {_written(prediction, unit)}. {source}: {found}. What did your "
+            "reasoning leave out? The next paragraph may tell you."
         )
 
 

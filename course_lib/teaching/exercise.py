@@ -64,8 +64,8 @@ def _as_it_is_told(value: Any) -> Any:
 
 
 NEEDS_PROCESS_GROUP = (
-    "there is no process group: run the lesson's first cell with dist.init_process_group, and "
-    "then this one"
+    "there is no process group: run the lesson's first cell with dist.init_process_group, then "
+    "this one"
 )
 
 

@@ -30,7 +30,7 @@ def solution(id: str) -> None:
 
     find(id)
     record.asked(id, "solution")
-    _show(f"**A solution of {id}.**\n\n```python\n{unmarked(exercise_cell(id))}\n```")
+    _show(f"**A solution to {id}.**\n\n```python\n{unmarked(exercise_cell(id))}\n```")
 
 
 def _show(markdown: str) -> None:

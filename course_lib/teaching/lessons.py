@@ -55,7 +55,7 @@ def chosen(text: str) -> list[str]:
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
         if first not in known or last not in known or known.index(first) > known.index(last):
-            raise ValueError(f"{part!r}: give lessons like 03 or 01-05; there are {known}")
+            raise ValueError(f"{part!r}: give lessons like 03 or 01-05; the lessons are {known}")
         found.update(known[known.index(first) : known.index(last) + 1])
     return [one for one in known if one in found]
 

@@ -230,7 +230,7 @@ class _Reader:
         if self.mistake or level == 2:
             first = self.seen.setdefault(key, self.number)
             if first != self.number:
-                raise self.fail(f'"{name}" is there twice: first in line {first}')
+                raise self.fail(f'"{name}" appears twice: first in line {first}')
 
     @property
     def name(self) -> str:
@@ -263,7 +263,9 @@ class _Reader:
         reason = "\n".join(" ".join(lines) for lines in self.paragraphs if lines)
         self.paragraphs = [[]]
         if not reason:
-            raise self.fail("expected above the changes why an answer stays right", began)
+            raise self.fail(
+                "expected above the changes the reason why an answer stays right", began
+            )
         found = self.found.equivalent.setdefault(self.section, {})
         old: list[str] = []
         new: list[str] = []
@@ -275,7 +277,7 @@ class _Reader:
             elif old or new:
                 change = tuple(old), tuple(new)
                 if change in found:
-                    raise self.fail("this change is there twice", number - 1)
+                    raise self.fail("this change appears twice", number - 1)
                 found[change] = reason
                 old, new = [], []
 

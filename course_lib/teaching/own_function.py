@@ -37,7 +37,7 @@ def yours_or_solution(id: str) -> Callable:
     reason, speaks = _why_not(exercise, own), True
     if exercise.where == "engines":
         if "comm" not in names:
-            raise RuntimeError(f"{id} runs on the ranks: ask for it in a %%px cell")
+            raise RuntimeError(f"{id} runs on the ranks: call yours_or_solution in a %%px cell")
         reason, speaks = _of_all_ranks(reason)
     if not reason:
         return own

@@ -237,7 +237,7 @@ def _missing_on_some(comm: GuardedComm, function: object) -> CheckResult | None:
         return None
     there = rank_list([rank for rank, has in enumerate(have) if has])
     missing = rank_list([rank for rank, has in enumerate(have) if not has])
-    return CheckResult("undefined", f"is on {there} alone, and not on {missing}")
+    return CheckResult("undefined", f"is only on {there}, not on {missing}")
 
 
 def _is_spoiled(comm: GuardedComm) -> bool:

@@ -9,7 +9,7 @@ graded, and leaves a stub without a word on what to do.
 from __future__ import annotations
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-STUB = 'raise NotImplementedError("replace this line by your own")'
+STUB = 'raise NotImplementedError("replace this line with your own")'
 
 
 class MarkError(ValueError):

@@ -116,7 +116,7 @@ def _issue_text(name: str, text: str, workspace: Path, issued: dict[str, str]) -
 
 def _message(name: str, written: str, was_there: bool) -> str:
     if written != name:
-        return f"{name} has your work in it, so it stays; the newer lesson is {written}"
+        return f"{name} has your work in it, so it is kept; the newer version is {written}"
     return f"{name}: {'brought up to date' if was_there else 'new'}"
 
 

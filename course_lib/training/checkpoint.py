@@ -139,8 +139,8 @@ def load_checkpoint(
         ranks = len(content["generators"])
         if restore_generators and ranks != size:
             raise ValueError(
-                f"it was written on {ranks} ranks, and these are {size}: an exact resume is not "
-                "possible; restore_generators=False resumes with other random numbers"
+                f"it was written on {ranks} ranks, and there are now {size}, so an exact resume is "
+                "not possible; restore_generators=False resumes with different random numbers"
             )
 
     def apply() -> None:

@@ -122,8 +122,8 @@ def load_available(
             train, test = load(name, root)
             return _resized(train, size), _resized(test, size), name
     raise DataUnavailableError(
-        f"none of {', '.join(names)} lies below the data root {data_root(root)}; load() downloads "
-        'one, or add "digits" to the names, which comes with the course'
+        f"none of {', '.join(names)} is below the data root {data_root(root)}; load() downloads "
+        'one; or add "digits", which comes with the course, to the names'
     )
 
 
@@ -148,8 +148,8 @@ def _load_digits() -> tuple[DataSet, DataSet]:
             labels = torch.from_numpy(packed["labels"]).long()
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataUnavailableError(
-            f"{_DIGITS_FILE} is missing or damaged ({error}); it comes with the course: "
-            "git checkout course_lib/training/digits.npz"
+            f"{_DIGITS_FILE} is missing or damaged ({error}); it comes with the course; restore it "
+            "with git checkout course_lib/training/digits.npz"
         ) from error
     split = _DIGITS_FOR_TRAINING
     return DataSet(images[:split], labels[:split]), DataSet(images[split:], labels[split:])
@@ -170,8 +170,8 @@ def _open(name: str, root: Path, dataset_class: Callable[..., Any], train: bool)
             raise ValueError(f"{len(pixels)} images but {len(labels)} labels")
     except Exception as error:  # torchvision raises whatever reading the bytes led to
         raise DataUnavailableError(
-            f"the {name} files below {root} are damaged ({type(error).__name__}: {error}); "
-            f"delete them and load again, or go on with load('digits')"
+            f"the {name} files below {root} are damaged ({type(error).__name__}: {error}); delete "
+            "them and load again, or continue with load('digits')"
         ) from error
     images = pixels.float().div_(255)
     images = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2).contiguous()
@@ -231,7 +231,7 @@ def _files_there(root: Path, dataset_class: Callable[..., Any]) -> bool:
 
 def _unavailable(name: str, root: Path, why: str) -> DataUnavailableError:
     return DataUnavailableError(
-        f"the {name} files are not below the data root {root} and could not be downloaded "
-        f"({why}). Put them there, or set COURSE_DATA to a folder that has them; "
-        "without a network use the digits: load('digits')"
+        f"the {name} files are not below the data root {root} and could not be downloaded ({why}). "
+        "Put them there, or set COURSE_DATA to a folder that has them; without a network, use the "
+        "digits: load('digits')"
     )

@@ -187,7 +187,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
 
     learner.try_out(answer, WRONG)
     learner.start(check)
-    learner.shows(check, "the check runs; your function is stopped after")
+    learner.shows(check, "checking; your function is stopped after")
     assert "the check runs" not in learner.ends(check, "(everyone-receives-first)")
     learner.try_out(answer, TYPING_ERROR)
     assert "TypeError" in learner.run(check, "comm.recv(sauce=left)")
@@ -271,7 +271,7 @@ def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path)
     assert "`dist.all_reduce(parameter.grad, group=group)`" in found
     learner.try_out(answer, NEVER_ENDS)
     learner.start(check)
-    learner.shows(check, "the check runs; your function is stopped after")
+    learner.shows(check, "checking; your function is stopped after")
     learner.presses_stop()
     learner.ends(check, "the check of 05.sync_gradients was interrupted on all ranks")
 

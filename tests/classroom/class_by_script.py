@@ -104,7 +104,7 @@ def ten_learners(folder: Path, shared: Path) -> Iterator[dict[str, Learner]]:
             ends.callback(those[name].end)
         ada, ben, cleo, dan, eva, fay, gus, hal, ida, jon = those.values()
         for learner in (ada, ben, cleo, dan, eva, fay, gus, hal, ida, jon):
-            assert "Your teacher sees" in learner.run(IMPORTS)
+            assert "Your teacher can see" in learner.run(IMPORTS)
         ada.run(*right(NEIGHBOURS), *right(MY_SHARE))
         ben.run(*wrong(NEIGHBOURS, "falls-off-the-end"), *right(NEIGHBOURS))
         ben.run(*wrong(MY_SHARE, "drops-the-rest"), f"hint({MY_SHARE!r})")

@@ -227,7 +227,7 @@ def test_it_is_served_on_loopback_alone(tmp_path: Path, shared: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "name the folder that learners write to, or their --homes"),
+        ([], "give the folder that learners write to, or their homes with --homes"),
         (["--homes", "/nowhere/*"], "there is no folder /nowhere/*: give the learners' homes"),
         (["x", "--lessons", "99"], "give lessons like 03 or 01-05"),
         (["x", "--port", "1", "--out", "y"], "not allowed with argument"),

@@ -58,7 +58,7 @@ def test_a_line_is_there_when_the_process_has_ended(tmp_path: Path) -> None:
         text = said(tmp_path, code, COURSE_CLASS=f"{shared}", COURSE_CLASS_NAME="../A. <b>")
     finally:
         os.umask(old)
-    assert text.startswith(f"Your teacher sees how you get on ({shared})")
+    assert text.startswith(f"Your teacher can see how you get on ({shared})")
     (path,) = shared.iterdir()
     assert re.fullmatch(r"_A\. _b_\.[0-9a-f]{16}\.jsonl", path.name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644, "the teacher is another account"

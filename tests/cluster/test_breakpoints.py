@@ -145,7 +145,7 @@ def test_leaving_ends_the_cell_on_all_ranks(kernel, leave):
     shown = kernel.finish(running, FREE_WITHIN_S).traceback
     assert shown.startswith("KeyboardInterrupt: the cell was interrupted on all ranks\n")
     assert re.search(
-        r"Rank 2 stands at a breakpoint \[cell \d+, line 5\]; ranks 0, 1 and 3 wait", shown
+        r"Rank 2 is at a breakpoint \[cell \d+, line 5\]; ranks 0, 1 and 3 wait", shown
     )
     assert "All ranks are free again." in shown
     kernel.must("%px assert rank != 2 or mine is None, 'it has gone on'")

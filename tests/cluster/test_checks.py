@@ -175,7 +175,7 @@ def test_what_has_to_be_made_again_is_named(checks, tmp_path, wait_until):
     checks.must(f"%%px\n{ENDLESS.format(folder=str(tmp_path))}")
     out = checks.must("check('90.total')").text().splitlines()
     assert out[0].startswith("90.total: not yet: your function did not finish"), out
-    again = "Make these again, they used the old ones: gloo_pair, pair, rows."
+    again = "Make these again, because they used the old ones: gloo_pair, pair, rows."
     assert out[1:] == [f"{RENEWED}, and all variables are kept. {again}"]
     checks.must(f"%%px{GROUPS}")
     works(checks, [0, 10, 20, 30])
@@ -195,7 +195,7 @@ def test_a_rank_dies_in_the_answer(checks):
     out = checks.run("check('90.total')")
     assert time.monotonic() - began < FREE_WITHIN_S
     assert out.traceback.startswith("rank 1 died: ")
-    advice = "ClusterError: rank 1 has ended; cluster.shrink() goes on with the others"
+    advice = "ClusterError: rank 1 has ended; cluster.shrink() continues with the others"
     assert checks.run("check('90.total')").traceback.startswith(advice)
     checks.must("cluster.shrink()")
     works(checks, [0, 20, 30])
@@ -241,7 +241,7 @@ def watched(new_kernel, root):
 def test_a_check_that_takes_long_says_so_until_it_has_ended(watched):
     watched.must("import time\ndef double(x):\n    time.sleep(60)")
     printed = watched.must("check('90.double')").text()
-    runs = f"90.double: the check runs; your function is stopped after {DEADLINE_S} s"
+    runs = f"90.double: checking; your function is stopped after {DEADLINE_S} s"
     shown, blank, said = printed.split("\r")
     assert (shown, blank) == (runs, " " * len(runs))
     too_long = f"your function did not finish within {DEADLINE_S} s"

@@ -105,7 +105,9 @@ except Exception as error:
 def test_idle_and_rank_0_in_a_collective(four):
     four.must("cluster.kill(2)")
     error = four.run("%px trains()").error
-    assert error["evalue"].startswith("rank 2 has ended; cluster.shrink() goes on with the others")
+    assert error["evalue"].startswith(
+        "rank 2 has ended; cluster.shrink() continues with the others"
+    )
     shrinks(four, [0, 1, 3])
     trains(four, [0, 11, 33])
     assert four.must(px_on("2", "rank, world_size")).text() == "rank 2 = (2, 3)\n"

@@ -47,7 +47,7 @@ def test_limit(hangs, name, wait_until):
         out = hangs.finish(running)
     seconds = time.monotonic() - began
     assert out.error["ename"] == "HangError"
-    assert "the cell was not finished within its limit of 60 s" in out.error["evalue"]
+    assert "the cell did not finish within its limit of 60 s" in out.error["evalue"]
     assert "All ranks are free again." in out.traceback
     assert "%%px --limit 300, or cluster.limit = 300 for all cells" in out.traceback
     check(case, hangs, out, seconds)

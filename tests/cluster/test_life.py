@@ -147,10 +147,12 @@ def test_one_engine_killed(started, traces, wait_until, tmp_path):
     subprocess.run(["kill", "-9", str(victim)], check=True)
     out = started.finish(running)
     assert "rank 1: EngineError" in out.error["evalue"]
-    assert "the commonest cause is memory" in out.error["evalue"]
+    assert "the most common cause is memory" in out.error["evalue"]
     assert time.monotonic() - killed_at < 35
     error = started.run("%px x").error
-    assert error["evalue"].startswith("rank 1 has ended; cluster.shrink() goes on with the others")
+    assert error["evalue"].startswith(
+        "rank 1 has ended; cluster.shrink() continues with the others"
+    )
     out = started.must("cluster.restart()", within=100)
     assert "2 fresh ranks" in out.text()
     assert "all variables on them are lost" in out.text()
@@ -165,11 +167,11 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     out = started.run("%px rank")
     assert out.error["ename"] == "ClusterError"
     advice, ranks, why = out.error["evalue"].split("\n\n")
-    assert advice.startswith("rank 0 has ended; cluster.shrink() goes on with the others")
+    assert advice.startswith("rank 0 has ended; cluster.shrink() continues with the others")
     states = [row.split()[:2] for row in ranks.splitlines()]
     assert states[:2] == [["rank", "state"], ["0", "dead"]]
     assert states[2][1] != "dead"
-    assert "the commonest cause is memory" in why
+    assert "the most common cause is memory" in why
     assert "Smaller batches or fewer ranks" in why
     assert out.traceback == f"ClusterError: {out.error['evalue']}"
     known = lambda: started.must("print(cluster.client.ids)").text()  # noqa: E731
@@ -203,7 +205,7 @@ def test_one_engine_killed_by_the_system_for_want_of_memory(started):
         out = started.run(f"%%px\nheld = {hungry}\ncomm.barrier()")
         assert "oom_kill 1" in (group / "memory.oom_control").read_text()
         assert out.traceback.startswith("rank 1 died: ")
-        assert "the commonest cause is memory" in out.traceback
+        assert "the most common cause is memory" in out.traceback
         started.must("cluster.shrink()")
         assert started.must("%px x, comm.allreduce(1)").text() == "rank 0 = (7, 1)\n"
     finally:

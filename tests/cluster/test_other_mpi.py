@@ -17,7 +17,7 @@ from tests.cluster.hangs import CLOCK, NO_SEND, RENEWED, begin, limit_passed, ro
 pytestmark = pytest.mark.timeout(270)
 
 LOST = "MPICH 5.0.2 cannot free a rank that is stuck inside it"
-ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
+ADVICE = "cluster.restart() starts fresh ranks. This loses all variables"
 ENDS = "All ranks have left the cell, but they cannot communicate any more: cluster.restart()"
 LOOP = r"Rank 1 is still computing \[cell \d+, line [23]\]"
 # A cell, the ranks that wait, and a pattern for the diagnosis.

@@ -284,7 +284,7 @@ def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path)
     out = kernel.finish(running, within=30)
     assert out.error["ename"] == "KeyboardInterrupt"
     assert "the cell was interrupted, but rank 1 did not stop" in out.traceback
-    assert "cluster.kill(1) and cluster.shrink() to go on with the others" in out.traceback
+    assert "cluster.kill(1) and cluster.shrink() to continue with the others" in out.traceback
     (tmp_path / "end").touch()
     kernel.must("cluster.view.apply_sync(int);")
 

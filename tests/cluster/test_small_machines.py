@@ -37,7 +37,7 @@ def may_mount() -> bool:
     ("mib", "said"),
     [
         (64, "sums: [4.0, 4.0, 4.0, 4.0]"),  # what a container has by default
-        (8, "/dev/shm has 8 MiB free, which is too little for ranks: remove what is left there"),
+        (8, "/dev/shm has 8 MiB free, which is too little for the ranks: remove leftover"),
     ],
 )
 def test_little_shared_memory_and_one_core(mib: int, said: str) -> None:

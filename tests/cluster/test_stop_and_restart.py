@@ -101,7 +101,7 @@ def test_restart_of_the_kernel_while_all_ranks_are_stuck_in_c(hangs, gate, wait_
     said = hangs.start_cluster(4)
     advice = (
         "Ranks 0, 1, 2, 3 do not react to signals and could not be freed. Wait until they come "
-        "back by themselves, with all variables, or cluster.restart() for fresh ranks."
+        "back by themselves, with all variables, or call cluster.restart() for fresh ranks."
     )
     assert advice in said
     assert "4 ranks found running; their variables are kept" in said
@@ -127,7 +127,7 @@ def test_a_rank_stuck_in_c(hangs, wait_until):
     assert rows_of(out.traceback)[1].startswith("stuck    in C code, where no signal reaches it")
     assert re.search(r"Rank 1 is stuck in C code \[cell \d+, line 4\]", out.traceback)
     advice = (
-        "cluster.kill(1) and cluster.shrink() to go on with the others and their variables, or "
+        "cluster.kill(1) and cluster.shrink() to continue with the others and their variables, or "
         "cluster.restart() for fresh ranks"
     )
     assert advice in out.traceback.splitlines()[-1]
@@ -186,7 +186,7 @@ def ask_and_press(operation, **content):
 """
 INTERRUPTED = (
     "KeyboardInterrupt: the shrink was interrupted; nothing is lost, and the next "
-    "cluster.shrink() goes on with it"
+    "cluster.shrink() continues it"
 )
 TOO_LATE = (
     "KeyboardInterrupt: the ranks had already finished; only the rest of this cell was interrupted"
@@ -203,7 +203,7 @@ def test_stop_while_a_shrink_waits_for_a_rank(hangs):
         assert out.traceback == INTERRUPTED
         assert out.text() + out.text("stderr") == ""
         said = hangs.run("%px kept").error["evalue"]
-        assert said.startswith("rank 0 has ended; cluster.shrink() goes on with the others")
+        assert said.startswith("rank 0 has ended; cluster.shrink() continues with the others")
     hangs.must("cluster.signal(signal.SIGCONT, [2])")
     said = hangs.must("cluster.shrink()").text()
     assert "2 ranks go on" in said

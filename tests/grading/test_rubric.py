@@ -61,7 +61,7 @@ def test_an_empty_rubric_is_the_usual_one(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("points", "rubric.toml: "),
-        ("point = 3", "has no 'point'; there are: exercises"),
+        ("point = 3", "has no 'point'; it can have: exercises"),
         ("points = -1", "points = -1: give a number from 0"),
         ("points = true", "points = True: give a number"),
         ("[shares]\nrigth = 1", "[shares] has no 'rigth'"),
@@ -69,7 +69,7 @@ def test_an_empty_rubric_is_the_usual_one(tmp_path: Path) -> None:
         ('[mistakes]\n"ring-not-close" = 0', "[mistakes] has no 'ring-not-close'"),
         ("mistakes = 3", "[mistakes]: expected a table"),
         ('[exercises."01.ring"]', "[exercises] has no '01.ring'"),
-        ('[exercises."01.shift"]\npoint = 3', "has no 'point'; there are: mistakes, points"),
+        ('[exercises."01.shift"]\npoint = 3', "has no 'point'; it can have: mistakes, points"),
         ('[exercises."01.shift".mistakes]\n"drops-the-rest" = 0', "has no 'drops-the-rest'"),
     ],
 )

@@ -74,7 +74,7 @@ def plain() -> Iterator[Kernel]:
 def test_a_host_with_other_versions_is_named(bed: BedClient, folder: Path, plain: Kernel) -> None:
     with another_version(bed, folder, "h2", "mpi4py") as difference:
         error = plain.run(f"start_cluster(4, {HOSTS})", 60)
-    assert f"h2 has {difference}: every host needs the same" in error.traceback
+    assert f"h2 has {difference}: every host needs the same versions" in error.traceback
     await_nothing_left(bed)
 
 

@@ -24,7 +24,7 @@ def test_two_hosts_in_order(root: Path, bed: BedClient) -> None:
     status, said = examine(root, "h1:2,h2:2")
     assert status == 0, said
     assert "h2: ssh reached without a password; it reaches this machine at 10.77.0.1" in said
-    assert f"h2: versions checkout at {root}, versions as here" in said
+    assert f"h2: versions checkout at {root}, same versions as here" in said
     assert "OK MPI on all hosts the same" in said
 
 

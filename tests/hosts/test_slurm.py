@@ -150,7 +150,7 @@ def test_inside_a_job_its_nodes_are_used(bed: BedClient, slurm: None) -> None:
     ("asked", "where", "said"),
     [
         ("--nodes=2 --ntasks-per-node=2", "local", "(h1 *){4}"),
-        ("--nodes=1 --ntasks=1 --cpus-per-task=4", "", "is for 1 task, not for 4 ranks: ask"),
+        ("--nodes=1 --ntasks=1 --cpus-per-task=4", "", "has 1 task, too few for 4 ranks: ask"),
         ("--nodes=2 --ntasks-per-node=2 srun --nodes=1 --ntasks=1", "", "without srun"),
     ],
     ids=["this host alone", "one task", "a step"],

@@ -67,10 +67,7 @@ def test_links_lead_somewhere(root: Path, page: Path) -> None:
 
 def test_the_modules_of_the_table_exist(root: Path) -> None:
     table = (
-        (root / "docs" / "library.md")
-        .read_text()
-        .split("| module | what for |")[1]
-        .split("\n\n")[0]
+        (root / "docs" / "library.md").read_text().split("| module | purpose |")[1].split("\n\n")[0]
     )
     named = []
     for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):

@@ -22,7 +22,7 @@ from tests.cluster.test_segments import assert_segments_of_a_killed_run_go
 pytestmark = pytest.mark.timeout(270)
 
 VERSIONS = {"openmpi": "Open MPI 4.1", "mpich": "MPICH 4.0"}
-ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
+ADVICE = "cluster.restart() starts fresh ranks. This loses all variables"
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_a_function_on_one_rank_alone_is_told_at_once(told) -> None:
     of_rank_0 = "if rank == 0:\n    def total(comm):\n        return comm.allreduce(1)"
     said = told(f"globals().pop('total', None)\n{of_rank_0}")
     assert said == (
-        "90.total: not attempted yet. `total` is on rank 0 alone, and not on rank 1: run the cell "
+        "90.total: not attempted yet. `total` is only on rank 0, not on rank 1: run the cell "
         "that defines it."
     )
     assert time.monotonic() - began < 15
@@ -139,7 +139,7 @@ def test_without_a_process_group_it_is_said_what_to_run(told, cluster) -> None:
         check("90.total")
     assert str(error.value) == (
         "90.total cannot be checked: there is no process group: run the lesson's first cell with "
-        "dist.init_process_group, and then this one"
+        "dist.init_process_group, then this one"
     )
 
 
@@ -167,16 +167,16 @@ def test_a_function_in_the_other_place_is_named(told, cluster, allow, capsys) ->
     here["check_it"]()
     assert capsys.readouterr().out.splitlines() == [
         "90.total: not attempted yet.",
-        "There is a `total` in the notebook, but this exercise is checked on the ranks: write "
-        "`%%px` in the first line of its cell, and run it again.",
+        "There is a `total` in the notebook, but this exercise is checked on the ranks: make "
+        "`%%px` the first line of its cell, and run the cell again.",
     ]
     cluster.view.execute("def double(x): ...", silent=True)
     exec("check('90.double')", here)
     assert capsys.readouterr().out.splitlines() == [
         "90.double: not attempted yet. There is no function `double`: run the cell that defines "
         "it.",
-        "There is a `double` on the ranks, but this exercise is checked in the notebook: leave "
-        "out `%%px` in the first line of its cell, and run it again.",
+        "There is a `double` on the ranks, but this exercise is checked in the notebook: "
+        "remove `%%px` from the first line of its cell, and run the cell again.",
     ]
     cluster.view.execute("del double", silent=True)
     exec("check('90.double')", here)
@@ -230,7 +230,7 @@ def test_not_attempted_and_undefined(told) -> None:
 
 def test_a_check_that_fails_itself_is_an_error_not_a_verdict(cluster) -> None:
     cluster.view.execute("def total(comm):\n    return -1", silent=True)
-    with pytest.raises(CheckError, match=r"itself failed, please report(?s:.*)does not know"):
+    with pytest.raises(CheckError, match=r"itself failed; please report this(?s:.*)does not know"):
         check("90.total")
 
 
@@ -333,7 +333,7 @@ def test_a_check_within_a_check_is_refused(capsys) -> None:
     def double(x):
         check("90.double", double)
 
-    assert "calls check: put check into a cell of its own" in said_of(capsys, double)
+    assert "has called check again: put check in a cell of its own" in said_of(capsys, double)
     assert said_of(capsys, lambda x: 2 * x) == "90.double: right. 4 became 8."
 
 
@@ -356,7 +356,7 @@ def test_the_function_of_that_name_is_found_where_check_is_called(capsys) -> Non
 def test_an_unknown_exercise_is_named_with_its_neighbours() -> None:
     with pytest.raises(UnknownExerciseError, match=r"no exercise '01.ring'.* 01.ring_pass"):
         check("01.ring")
-    with pytest.raises(UnknownExerciseError, match="there are 00"):
+    with pytest.raises(UnknownExerciseError, match="the exercises are 00"):
         check("ring")
 
 
@@ -393,7 +393,7 @@ def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert "there is no cluster: run the cell with start_cluster() and then" in done.stdout
+    assert "there is no cluster: run the cell with start_cluster(), then" in done.stdout
 
 
 # ---- what the ranks say together --------------------------------------------------------------
@@ -408,6 +408,8 @@ def test_causes_come_before_consequences() -> None:
     assert together([right, right]).kind == "right"
     assert together([freed, wrong, right]).mistake == "m"
     assert together([freed, wrong, raised]).text == "on rank 2 your function raised KeyError: 1"
-    assert together([right, freed, freed]).text.startswith("it did not end on ranks 1, 2: recv")
+    assert together([right, freed, freed]).text.startswith(
+        "your function did not finish on ranks 1, 2: recv"
+    )
     assert together([wrong, CheckResult("not attempted")]).kind == "not attempted"
     assert together([wrong, CheckResult("broken", "Traceback")]).kind == "broken"

@@ -56,7 +56,7 @@ def test_ranks_that_wait_are_told_with_their_calls() -> None:
     waits, receives = LoggedCall("collective", "barrier"), LoggedCall("recv", "recv")
     assert explain(hang([[summed, waits], [summed], []])) == (
         "not every rank of the group made the same collective call: rank 0 waited in its call 2, "
-        "barrier; rank 1 was through with 1 call; rank 2 made no call"
+        "barrier; rank 1 had finished 1 call; rank 2 made no call"
     )
     assert explain(hang([[receives], [receives]])) == (
         "ranks wait for messages that are not sent, or that no rank receives: rank 0 waited in its "

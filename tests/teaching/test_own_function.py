@@ -81,7 +81,7 @@ def test_a_wrong_function_is_not_used_until_it_is_written_anew(cell) -> None:
 def test_what_cannot_be_given(cell) -> None:
     with pytest.raises(UnknownExerciseError, match="there is no exercise"):
         cell('yours_or_solution("90.half")')
-    with pytest.raises(RuntimeError, match="ask for it in a %%px cell"):
+    with pytest.raises(RuntimeError, match="call yours_or_solution in a %%px cell"):
         cell('yours_or_solution("90.total")')
 
 

@@ -110,13 +110,13 @@ def test_work_is_kept_and_the_newer_lesson_laid_beside_it(course) -> None:
     assert course.update() == []
     for version in ("second", "third"):  # nobody touched the one laid beside
         course.publish(lesson(version))
-        said = f"{NAME} has your work in it, so it stays; the newer lesson is {NEWER}"
+        said = f"{NAME} has your work in it, so it is kept; the newer version is {NEWER}"
         assert course.update() == [said]
         assert version in course.read(NEWER)
         assert course.update() == []
     mine_too = course.work(NEWER, "return 40")
     course.publish(lesson("fourth"))
-    assert course.update()[0].endswith("the newer lesson is 07_lesson.newer-2.ipynb")
+    assert course.update()[0].endswith("the newer version is 07_lesson.newer-2.ipynb")
     assert set(course.copies()) == {NAME, NEWER, "07_lesson.newer-2.ipynb"}
     assert (course.read(), course.read(NEWER)) == (mine, mine_too)
     assert "fourth" in course.read("07_lesson.newer-2.ipynb")
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_notebook_is_somebodys_too(course, content: str) -> No
     data = content.encode(errors="surrogateescape")
     (course.workspace / NAME).write_bytes(data)
     course.publish(lesson("second"))
-    assert "stays" in course.update()[0]
+    assert "is kept" in course.update()[0]
     assert (course.workspace / NAME).read_bytes() == data
 
 
@@ -159,7 +159,7 @@ def test_without_its_note_nothing_is_overwritten(course, note: str | None) -> No
     assert course.update() == [], "an untouched copy of this version is recognised all the same"
     path.unlink()
     course.publish(lesson("second"))
-    assert "stays" in course.update()[0]
+    assert "is kept" in course.update()[0]
     assert course.read() == untouched
 
 

@@ -117,7 +117,7 @@ CASES = {
     "not begun": (
         [waits(0, "barrier", site="here"), waits(1, "barrier", site="here"), RankState(2, "idle")],
         "Rank 2 is idle: it has not begun the cell in which ranks 0 and 1 wait in barrier [here]. "
-        "Either it was not asked to run the cell, or the machine had no time for it yet.",
+        "Either it was not asked to run the cell, or the machine has been too busy to start it.",
     ),
     "not begun by two": (
         [waits(0, "barrier", ranks=(0, 1, 2)), RankState(1, "idle"), RankState(2, "idle")],
@@ -168,7 +168,7 @@ CASES = {
             RankState(1, "at a breakpoint", site="cell 3, line 9"),
             RankState(2, "at a breakpoint", site="cell 3, line 9"),
         ],
-        "Ranks 1 and 2 stand at a breakpoint [cell 3, line 9]; rank 0 waits in barrier "
+        "Ranks 1 and 2 are at a breakpoint [cell 3, line 9]; rank 0 waits in barrier "
         "[cell 3, line 2].",
     ),
     "an endless loop": (

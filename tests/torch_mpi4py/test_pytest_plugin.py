@@ -339,7 +339,7 @@ def test_skips_and_expected_failures_count_where_ranks_agree(wrong: dict[str, Ou
 def test_names_that_differ_between_processes_are_refused(wrong: dict[str, Outcome]) -> None:
     found = next(v for name, v in wrong.items() if name.startswith("test_has_another_name"))
     assert found.status == "failed"
-    assert "don't make parameters of random numbers" in found.text
+    assert "don't build parameters from random numbers" in found.text
 
 
 def test_rank_is_for_marked_tests(wrong: dict[str, Outcome]) -> None:

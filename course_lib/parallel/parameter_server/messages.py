@@ -109,7 +109,7 @@ class GradientMessage(FlatBytes):
         return self._loss.item(), [view if mark else None for view, mark in marked]
 
 
-OTHER_MODEL = "other shapes or dtypes than the server's; build the same model on all ranks"
+OTHER_MODEL = "shapes or dtypes that differ from the server's; build the same model on all ranks"
 
 
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:

@@ -169,7 +169,7 @@ def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
             f"recorded parameters are a tensor, such as record.final, not {type(recorded).__name__}"
         )
     if not message.fits(recorded.to(message.buffer.device)):
-        raise ValueError("the record is of another model: build the same one as the server did")
+        raise ValueError("the record is of a different model: build the same one as on the server")
     message.buffer.copy_(recorded)
     message.unpack(parameters)
 

@@ -101,8 +101,8 @@ class Server:
         if self.record.died.keys() == set(self._workers):
             names = ", ".join(map(str, sorted(self.record.died)))
             raise RankFailedError(
-                f"parameter server: all workers died (ranks {names}); the model has the updates "
-                "made before"
+                f"parameter server: all workers died (ranks {names}); the model keeps the updates "
+                "made before that"
             )
         return self.record
 

@@ -70,7 +70,7 @@ class Worker:
         self._step_seconds = seconds("step_seconds", step_seconds)
         self._loss_function = function("loss_function", loss_function, "cross_entropy")
         if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
-            raise TypeError(f"batches must yield (inputs, targets), not be {batches!r}")
+            raise TypeError(f"batches must be an iterable of (inputs, targets), not {batches!r}")
         self._batches = batches
         self.steps = 0
 
@@ -94,8 +94,8 @@ class Worker:
                     raise
                 raise RankFailedError(
                     f"worker {self._team.rank}: the parameter server, rank {self._server}, died, "
-                    "and with it model and optimizer. Start again from its last checkpoint, in a "
-                    "new group"
+                    "and the model and optimizer are lost with it. Start again from its last "
+                    "checkpoint, in a new group"
                 ) from error
 
     def _work(self) -> str:

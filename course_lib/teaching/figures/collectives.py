@@ -160,7 +160,7 @@ def _in_words(before: Rows, after: Rows, p: int) -> str:
 
 
 def _barrier(p: int) -> Figure:
-    sentence = "Nobody leaves before everybody has arrived. No data moves."
+    sentence = "No rank leaves before all have arrived. No data moves."
     drawing = Drawing(WIDTH, HEADER + p * ROW + FOOTER)
     drawing.text(MARGIN, 24, "barrier", size=17, bold=True, mono=True, anchor="start")
     start, end = MARGIN + LABEL + 8, WIDTH - MARGIN

@@ -38,7 +38,7 @@ def _where(rank: int, log: list[LoggedCall]) -> str:
             peer = whom if event.peer is not None else ""
             return f"rank {rank} waited in its call {number}, {event.call}{peer}"
     calls = f"{len(log)} call{'s' * (len(log) != 1)}"
-    return f"rank {rank} was through with {calls}" if log else f"rank {rank} made no call"
+    return f"rank {rank} had finished {calls}" if log else f"rank {rank} made no call"
 
 
 def need_group(calls: list[LoggedCall]) -> None:

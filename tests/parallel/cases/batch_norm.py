@@ -148,5 +148,5 @@ def case_wrong_inputs(rank, size):
         module(one)
     except ValueError as error:
         message = str(error)
-    assert "more than 1 value per channel" in str(message)
+    assert "more than one value per channel" in str(message)
     error_on_all_ranks(ValueError, module, torch.ones(2, CHANNELS + 1))

@@ -34,15 +34,18 @@ def case_one_number_on_one_rank(rank, size):
     with torch.no_grad():
         model.head.weight[1, 2] += 0.25 * (rank == size - 1)
     message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
-    assert f"rank {size - 1}: 'head.weight' is up to 0.25 away in 1 of 18 numbers" in message
+    assert (
+        f"rank {size - 1}: 'head.weight' differs from rank 0's by up to 0.25, in 1 of 18 numbers"
+        in message
+    )
     assert "sync_initial_weights" in message
 
 
 @case(sizes=(2, 4))
 def case_the_last_bit_counts(rank, size):
     for one, other, words in (
-        (1.0, 1.0 + 2**-52, "2.22e-16 away in 1 of 1"),
-        (0.0, -0.0, "equal as numbers, but not in all bits"),
+        (1.0, 1.0 + 2**-52, "by up to 2.22e-16, in 1 of 1"),
+        (0.0, -0.0, "as numbers, but not in all bits"),
         (1.0, float("nan"), "1 NaN"),
         (1.0, float("inf"), "1 infinite"),
     ):
@@ -64,7 +67,7 @@ def case_buffers_count(rank, size):
     model.count += rank
     message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
     assert "'mask'" in message
-    assert "'count' is up to 1 away" in message
+    assert "'count' differs from rank 0's by up to 1" in message
 
 
 @case(sizes=(2, 3, 4))
@@ -113,7 +116,8 @@ def case_one_rank_off_the_serial_run(rank, size):
     message = error_on_all_ranks(
         InvariantError, assert_matches_serial, model, Toy(seed=5), rtol=1e-6, atol=1e-6
     )
-    assert f"rank {size - 1}: 'first.bias' is up to 0.5 away in 6 of 6 numbers" in message
+    found = "'first.bias' differs from the serial run's by up to 0.5, in 6 of 6 numbers"
+    assert f"rank {size - 1}: {found}" in message
     assert "rtol=1e-06" in message
     assert "mean" in message
 
@@ -186,7 +190,7 @@ def case_a_snapshot_that_lacks_a_name_on_one_rank(rank, size):
     model = nn.Linear(2, 2)
     before = {} if rank == 1 else snapshot(model)
     message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
-    assert "on rank 1: the snapshot from before has no 'weight'" in message
+    assert "on rank 1: the earlier snapshot has no 'weight'" in message
 
 
 def case_a_snapshot_is_a_copy(rank, size):

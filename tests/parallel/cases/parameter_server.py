@@ -562,7 +562,9 @@ def case_what_was_recorded_goes_into_its_own_model_only(rank, size):
             lambda make=make: load_parameters(make(), record.final),
             lambda make=make: require_replay(record, make),
         ):
-            assert outcome_of(call).startswith("ValueError: the record is of another model"), make()
+            assert outcome_of(call).startswith("ValueError: the record is of a different model"), (
+                make()
+            )
     assert outcome_of(lambda: load_parameters(network(), record)).startswith("TypeError: recorded")
 
 
@@ -672,7 +674,7 @@ def case_bad_arguments(rank, size):
         (lambda: Worker(model, None, [], server=other, slowdown=-1), "slowdown must be at least 0"),
         (lambda: Worker(model, None, [], server=other, slowdown=nan), "slowdown must be at least"),
         (lambda: Worker(model, None, [], server=other), "loss_function must be a function"),
-        (lambda: Worker(model, F.cross_entropy, 5, server=other), "batches must yield"),
+        (lambda: Worker(model, F.cross_entropy, 5, server=other), "batches must be an iterable"),
     ):
         told = outcome_of(call)
         assert words in told, told

@@ -71,6 +71,6 @@ def case_another_number_of_ranks(rank, size):
         torch.save(content, path)
     dist.barrier()
     message = error_of(load_checkpoint, path, **parts)
-    assert f"written on {size + 1} ranks, and these are {size}" in message
+    assert f"written on {size + 1} ranks, and there are now {size}" in message
     found = load_checkpoint(path, **parts, restore_generators=False)
     assert (found.epoch, found.step, found.sampler_seed) == (1, 2, 3)

@@ -39,8 +39,8 @@ _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _LOOK_AT_WAITS_EVERY_S = 0.01
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
 _STILL_MOVES = (
-    "All ranks were still exchanging messages, so none of them is stuck. Either a loop there never "
-    "ends, or it needs more time."
+    "All ranks were still exchanging messages, so none of them is stuck. Either a loop in the cell "
+    "never ends, or the cell needs more time."
 )
 # IPython's name for the source of a cell, in the message of a SyntaxError.
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")

@@ -93,7 +93,7 @@ class Cluster(Connection):
         """What can be done after a rank has died."""
         if self.survives_deaths:
             return (
-                "cluster.shrink() goes on with the other ranks and their variables, "
+                "cluster.shrink() continues with the other ranks and their variables; "
                 "cluster.restart() starts fresh ones."
             )
         return f"{self.mpi} ends all ranks when one dies; cluster.restart() starts fresh ones."

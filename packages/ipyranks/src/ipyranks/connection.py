@@ -126,7 +126,7 @@ class Connection:
         status = self.status()
         if dead := status["dead"]:
             have = "has" if len(dead) == 1 else "have"
-            others = "cluster.shrink() goes on with the others and their variables, "
+            others = "cluster.shrink() continues with the others and their variables; "
             unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
             why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}"
             raise ClusterError(

@@ -100,10 +100,10 @@ def _advise() -> None:
         "dist.init_process_group(...); in a notebook, cluster.reset_communication() does both."
     )
     advice.GO_ON = (
-        "The others can go on without it: torch_mpi4py.shrink() on each of them; in a notebook, "
-        "cluster.shrink(), or cluster.restart() for fresh ranks."
+        "The others can continue without it: call torch_mpi4py.shrink() on each of them. In a "
+        "notebook, call cluster.shrink(), or cluster.restart() for fresh ranks."
     )
-    advice.RESTART = "Start again, in a notebook with cluster.restart()."
+    advice.RESTART = "Start again; in a notebook, call cluster.restart()."
 
 
 def _engine_class() -> Any:

@@ -24,15 +24,15 @@ _CONSEQUENCES = (
 
 
 DIED = "EngineError"  # ipyparallel's name for it
-_ON_DEATH = "its process has ended in the middle of the cell"
-_ON_DEATHS = "their processes have ended in the middle of the cell"
+_ON_DEATH = "its process ended in the middle of the cell"
+_ON_DEATHS = "their processes ended in the middle of the cell"
 WHY_DEAD = (
-    "If you did not kill it yourself, the commonest cause is memory: when the machine has none "
-    "left, the system kills (SIGKILL) the process that uses most."
+    "If you did not kill it yourself, the most common cause is memory: when the machine has none "
+    "left, the system kills the process that uses most (SIGKILL)."
 )
 MEMORY_ADVICE = (
-    "Smaller batches or fewer ranks need less; `free -h` shows how much there is, `sudo dmesg | "
-    "grep -i 'killed process'` which processes the system has killed."
+    "Smaller batches or fewer ranks need less. `free -h` shows how much memory there is; `sudo "
+    "dmesg | grep -i 'killed process'` lists the processes that the system has killed."
 )
 
 

@@ -191,7 +191,7 @@ def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> 
         return address
     raise HostError(
         f"{whose}, which is not one of its own IPv4 addresses ({', '.join(own) or 'it has none'}): "
-        "name the one that all hosts reach in IPYRANKS_ADDRESS"
+        "set IPYRANKS_ADDRESS to one that all hosts can reach"
     )
 
 

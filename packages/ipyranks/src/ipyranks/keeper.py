@@ -219,8 +219,8 @@ class Keeper:
         slots = self._allocation.hosts
         if (tasks := sum(slots.values())) < self.n:
             raise HostError(
-                f"Slurm's job {self._allocation.job} is for {tasks} task{'s' * (tasks > 1)}, "
-                f"not for {self.n} ranks: ask for --ntasks={self.n}, or run all ranks in the job's "
+                f"Slurm's job {self._allocation.job} has {tasks} task{'s' * (tasks > 1)}, too few "
+                f"for {self.n} ranks: ask for --ntasks={self.n}, or run all ranks in the job's "
                 "part of this node: export IPYRANKS_CLUSTER=local"
             )
         self.hosts = filled(slots, self.n)
@@ -250,8 +250,8 @@ class Keeper:
         for host, hello in zip(others, said, strict=True):
             if differs := differences(ours, hello["versions"]):
                 raise HostError(
-                    f"{host} has {', '.join(differs)}: every host needs the same; "
-                    "install that version there (the course does it by make setup)"
+                    f"{host} has {', '.join(differs)}: every host needs the same versions as this "
+                    "one; install them there (in the course, with make setup)"
                 )
             # srun passes on our variables: this is the connection of a user who came here by ssh.
             connection = "" if by_slurm else hello["connection"]
@@ -260,8 +260,8 @@ class Keeper:
         if len(set(addresses.values())) > 1:
             seen = ", ".join(f"{host} at {address}" for host, address in addresses.items())
             raise HostError(
-                f"the hosts see this one at different addresses ({seen}): name the one that all "
-                "of them reach in IPYRANKS_ADDRESS"
+                f"the hosts see this one at different addresses ({seen}): set IPYRANKS_ADDRESS to "
+                "one that all of them can reach"
             )
         address = (
             addresses[others[0]]
@@ -335,7 +335,7 @@ class Keeper:
         if clock.is_over(now):
             seconds = now - clock.began
             waited = seconds - clock.at(now)
-            busy = f"; for {waited:.0f} s of them no core was free" if waited > seconds / 2 else ""
+            busy = f"; for {waited:.0f} s of that, no core was free" if waited > seconds / 2 else ""
             self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
 
     def _ranks_have_ended(self, how: str, now: float) -> None:
@@ -363,7 +363,7 @@ class Keeper:
             return self._queue
         missing = self._missing()
         far = ", ".join(sorted(set(missing.values())))
-        return f"waiting for ranks {list(missing)}, which got as far as: {far}"
+        return f"waiting for ranks {list(missing)}, which have got as far as: {far}"
 
     def _step(self) -> str:
         """How far the start has got, for a waiting kernel: ``2 of 4 ranks have torch``."""

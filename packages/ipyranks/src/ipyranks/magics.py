@@ -66,8 +66,8 @@ class RankMagics(ParallelMagics):
     @argument(
         "--limit",
         help="end the cell after this many seconds (60 by default, ``cluster.limit``), with a "
-        "report of what every rank was doing; ``60+`` counts only time without progress, "
-        "``none`` is no limit",
+        "report of what every rank was doing; ``60+`` counts only time without progress, ``none`` "
+        "means no limit",
     )
     def cell_px(self, line: str = "", cell: str = "") -> Any:
         """Run the cell on all ranks."""
@@ -180,7 +180,7 @@ class RankMagics(ParallelMagics):
         report = cell.report or cluster.recovery.report_after_the_cell()
         advice = cluster.recovery.after_failure(report, cell.stuck, cell.result)
         if cell.end == "limit":
-            reason = f"the cell was not finished within its limit of {limit}"
+            reason = f"the cell did not finish within its limit of {limit}"
             more = _more_time(limit, cell.moved_lately, cell.starved)
             raise HangError(reason, report, failures, finished, cell.stuck, f"{advice}{more}")
         names = {failure.ename for failure in failures}

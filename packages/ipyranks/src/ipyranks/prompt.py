@@ -35,9 +35,9 @@ _LOOK_EVERY_S = 0.02
 _STOPS_WITHIN_S = 3.0  # the other ranks may stop as well, or this one come back from its line
 _WAITS_AFTER_S = 0.3  # in one call of communication: it does not come back by itself
 _HELP = """\
-rank 2    go to rank 2, if it stands at a breakpoint
+rank 2    go to rank 2, if it is at a breakpoint
 ranks     show where all ranks are
-all n     give a command to all ranks that stand at a breakpoint, here `n`
+all n     give a command, here `n`, to all ranks that are at a breakpoint
 q         leave, which ends the cell on all ranks
 c         continue this rank; n, s, r: to the next line, into a call, to its return
 """

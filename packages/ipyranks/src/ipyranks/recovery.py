@@ -139,13 +139,13 @@ class Recovery:
         cannot = f"{who} not react to signals and could not be freed."
         if len(ranks) == self._cluster.n:
             return (
-                f"{cannot} Wait until {back}, with all variables, or cluster.restart() for fresh "
-                "ranks."
+                f"{cannot} Wait until {back}, with all variables, or call cluster.restart() for "
+                "fresh ranks."
             )
         kills = ", ".join(f"cluster.kill({rank})" for rank in ranks)
         return (
-            f"{cannot} All other ranks are free again. Wait until {back}, or "
-            f"{kills} and cluster.shrink() to go on with the others and their variables, or "
+            f"{cannot} All other ranks are free again. Wait until {back}, or call {kills} and "
+            "cluster.shrink() to continue with the others and their variables, or "
             "cluster.restart() for fresh ranks."
         )
 
@@ -221,14 +221,16 @@ class Recovery:
         self._needs_restart = bool(union & on_rank.NEEDS_RESTART)
         if self._needs_restart:
             return (
-                f"{self._cluster.mpi} cannot free a rank that is stuck inside it, so "
-                "communication cannot be renewed: cluster.restart() starts fresh ranks. Their "
-                "variables are lost then; until then you can still read them: cluster.view['name']."
+                f"{self._cluster.mpi} cannot free a rank that is stuck inside it, so communication "
+                "cannot be renewed: cluster.restart() starts fresh ranks. This loses all "
+                "variables; until then, you can still read them with cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
             self._cluster.view_on_all().apply_sync(on_rank.renew, None)
             gone = sorted({*lost, *(name for one in found for name in one.stale)})
-            also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
+            also = ""
+            if gone:
+                also = f" Make these again, because they used the old ones: {', '.join(gone)}."
             return (
                 "Communication is renewed: comm and the default process group are new, "
                 f"and all variables are kept.{also}"
@@ -237,7 +239,7 @@ class Recovery:
             self._cluster.view_on_all().apply_sync(on_rank.note_told, lost)
             return (
                 f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All "
-                "other communication is as usable as before, and all variables are kept."
+                "other communication still works, and all variables are kept."
             )
         return ""
 
@@ -262,7 +264,7 @@ class Recovery:
             except KeyboardInterrupt:
                 raise interruption(
                     "the shrink was interrupted; nothing is lost, and the next cluster.shrink() "
-                    "goes on with it"
+                    "continues it"
                 ) from None
             self._under_way = None
             _require_success(asked, survivors)
@@ -333,7 +335,8 @@ class Recovery:
         left = {host: ranks for host, ranks in hosts.items() if host not in lost}
         if not left:
             raise ClusterError(
-                f"{' and '.join(lost)} had all ranks: start_cluster(n, hosts=...) names other hosts"
+                f"all ranks were on {' and '.join(lost)}: name other hosts with start_cluster(n, "
+                "hosts=...)"
             )
         self.settings = self.settings | {"hosts": left, "n": sum(left.values())}
         print(

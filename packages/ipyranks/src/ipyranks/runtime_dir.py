@@ -205,8 +205,8 @@ def no_room() -> str:
     if free >= _LEAST_SHARED_MIB:
         return ""
     return (
-        f"\n\n{_SHARED_MEMORY} has {free} MiB free, which is too little for ranks: remove what is "
-        "left there, or give the container more (docker run --shm-size=1g)"
+        f"\n\n{_SHARED_MEMORY} has {free} MiB free, which is too little for the ranks: remove "
+        "leftover files there, or give the container more (docker run --shm-size=1g)"
     )
 
 

@@ -200,7 +200,7 @@ async def _listen(
             reason = (await _answer(*asked)).strip() or "no reason given"
             tell(f"job {found[1]} waits in Slurm's queue ({reason})")
             if reason in _NEVER:
-                said.append(f"error: such a job can never run ({reason}); ask for less of it")
+                said.append(f"error: such a job can never run ({reason}); ask for less")
                 process.terminate()
                 return
             await asyncio.sleep(_ASK_FOR_REASON_EVERY_S)

@@ -99,7 +99,7 @@ def start_cluster(
         place = f" {_place(running.placement)}" if running.n == n else ""
         raise ClusterError(
             f"a cluster of {count(running.n)} is running{place}, with its variables; "
-            f"start_cluster({n}, {'..., ' * named}replace=True) replaces it, "
+            f"start_cluster({n}, {'..., ' * named}replace=True) replaces it; "
             f"start_cluster({running.n}) uses it"
         )
     cluster = _fresh_cluster(settings | where) if running is None else running
@@ -204,7 +204,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
 def _place(where: dict[str, Any]) -> str:
     """Return where a cluster runs, as a part of a sentence."""
     if where["slurm"] is not None:
-        return "in a job of Slurm"
+        return "in a Slurm job"
     return "on this machine" if where["hosts"] is None else f"on {', '.join(where['hosts'])}"
 
 

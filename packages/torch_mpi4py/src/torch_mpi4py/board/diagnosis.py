@@ -105,11 +105,11 @@ def _cycle(world: World, waits: Waits) -> str:
         )
     sites = dict.fromkeys(op.site for op in ops if op.site)
     ranks, where = name_ranks(circle), at("; ".join(sites))
-    both = "both" if len(circle) == 2 else "all"
+    both, none = ("both", "neither") if len(circle) == 2 else ("all", "none of them")
     if all(op.needs_send for op in ops):
         return (
-            f"Deadlock: {ranks} {both} receive first{where}, so nobody gets to its "
-            "send. Let one of them send first, or use isend, sendrecv or batch_isend_irecv."
+            f"Deadlock: {ranks} {both} receive first{where}, so {none} gets to its send. Let one "
+            "of them send first, or use isend, sendrecv or batch_isend_irecv."
         )
     if all(op.sends for op in ops):
         return (
@@ -164,9 +164,8 @@ def _skipped_collective(world: World, waits: Waits) -> str:
         if over:
             return (
                 f"{_subject(over, 'finished')} without the {op.kind} in which "
-                f"{_who_wait(calls)}{at(op.site)}{_of(group)}. "
-                f"Every rank of the group must call {op.kind}; look for one inside an if, or "
-                "behind an early end."
+                f"{_who_wait(calls)}{at(op.site)}{_of(group)}. Every rank of the group must call "
+                f"{op.kind}; look for a call inside an if, or after an early return or break."
             )
     return ""
 
@@ -205,9 +204,9 @@ def _not_begun(world: World, waits: Waits) -> str:
         if idle:
             it = "it was" if len(idle) == 1 else "they were"
             return (
-                f"{_subject(idle, 'is idle: it has', 'are idle: they have')} not begun the cell "
-                f"in which {_who_wait(alike)} in {_where(op)}. Either {it} not asked to run the "
-                "cell, or the machine had no time for it yet."
+                f"{_subject(idle, 'is idle: it has', 'are idle: they have')} not begun the cell in "
+                f"which {_who_wait(alike)} in {_where(op)}. Either {it} not asked to run the cell, "
+                "or the machine has been too busy to start it."
             )
     return ""
 
@@ -221,17 +220,17 @@ def _busy(world: World, waits: Waits) -> str:
     others = f"; {_who_wait(waits)} in {_common_text(waits)}" if waits else ""
     if standing := _in_state(world, "at a breakpoint"):
         sites = "; ".join(dict.fromkeys(world[rank].site for rank in standing))
-        return f"{_subject(standing, 'stands', 'stand')} at a breakpoint{at(sites)}{others}."
+        return f"{_subject(standing, 'is', 'are')} at a breakpoint{at(sites)}{others}."
     if stuck := _in_state(world, "stuck"):
         return (
-            f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, "
-            f"where no signal reaches it{others}.{_overdue(world)}"
+            f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, where no "
+            f"signal reaches it{others}.{_overdue(world)}"
         )
     if computing := _in_state(world, "computing"):
-        why = _overdue(world) or " Either the loop there never ends, or it needs more time."
+        why = _overdue(world) or " Either a loop there never ends, or it needs more time."
         return (
-            f"{_subject(computing, 'is', 'are')} still computing{at(world[computing[0]].site)}"
-            f"{others}.{why}"
+            f"{_subject(computing, 'is', 'are')} still "
+            f"computing{at(world[computing[0]].site)}{others}.{why}"
         )
     return ""
 
@@ -367,7 +366,7 @@ def _ended(rank: int, world: World) -> str:
     if _is_over(world, rank):
         return " and has finished"
     other = world[rank].waits_in if rank in world else None
-    return f" and waits itself in {_where(other)}" if other else ""
+    return f" and is itself waiting in {_where(other)}" if other else ""
 
 
 def _of(group: str) -> str:

@@ -10,7 +10,7 @@ START_AGAIN = (
 )
 """After a group has failed, while all ranks live."""
 
-GO_ON = "The others can go on without it: torch_mpi4py.shrink() on each of them."
+GO_ON = "The others can continue without it: call torch_mpi4py.shrink() on each of them."
 """After a death, under an MPI with fault tolerance."""
 
 RESTART = "Start the program again."

@@ -32,8 +32,8 @@ _WITHOUT = (
     (SAFE_TRUNCATION, "a message longer than its buffer overwrites the memory behind it"),
     (LARGE_FRAGMENTS, "large tensors take longer"),
     (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
-    (YIELD, "ranks that wait take their core from those that compute"),
-    (SEES_DEATHS, "after the death of a rank collectives may crash or be wrong"),
+    (YIELD, "ranks that wait take cores from ranks that compute"),
+    (SEES_DEATHS, "after the death of a rank, collectives may crash or give wrong results"),
     (BOTH_WAYS, "large messages between two hosts wait for those in the other direction"),
 )
 
@@ -71,7 +71,7 @@ def _losses() -> list[str]:
             "freed (mpi4py.rc.fast_reduce)"
         )
     if mpi4py.rc.finalize is not False:
-        found.append("after the death of a rank the others may not end (mpi4py.rc.finalize)")
+        found.append("after the death of a rank, the others may not end (mpi4py.rc.finalize)")
     return found
 
 
@@ -145,7 +145,8 @@ if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
 if _imported_before and (_found := _losses()):
     warnings.warn(
         "mpi4py.MPI was imported before torch_mpi4py, so these settings came too late: "
-        f"{'; '.join(_found)}. Write `from torch_mpi4py import MPI` instead, or write it first.",
+        f"{'; '.join(_found)}. Use `from torch_mpi4py import MPI` instead, or import torch_mpi4py "
+        "first.",
         stacklevel=2,
     )
 

@@ -134,7 +134,8 @@ class EmulatedLink:
         if not same[:2].all():
             raise MismatchError(
                 f"{name}: this rank emulates a link of {self.latency:g} s and {self.bandwidth:g} "
-                "bytes/s, another rank a different one; give all ranks the same numbers"
+                "bytes/s, and another rank emulates a different one; give all ranks the same "
+                "numbers"
             )
         begin = values[0] if same[2] else time.perf_counter()
         seconds = collective_seconds(

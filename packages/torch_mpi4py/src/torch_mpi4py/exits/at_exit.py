@@ -99,7 +99,7 @@ def _leave(rank_pid: int) -> None:
         comm_reaper.end(_FAREWELL_SECONDS)
         why = (
             f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
-            "have reached their end"
+            "have finished"
         )
         if runtime.news_comm is None:
             _finalize()

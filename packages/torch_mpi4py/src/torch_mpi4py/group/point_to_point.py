@@ -362,7 +362,7 @@ class PointToPointWork(Handle):
             received = self._host.numel()  # the count of a large datatype does not fit an int
         if received != self._host.numel():
             raise CommunicationError(
-                f"{self._what}: the message holds {received} elements, the tensor has room for "
+                f"{self._what}: the message holds {received} elements, but the tensor has room for "
                 f"{self._host.numel()}. Give the receiver a tensor of the sender's shape and dtype."
             )
         self._staging.finish()

@@ -154,8 +154,9 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     """
     if not has_ulfm():
         raise CommunicationError(
-            f"{what}: this MPI has no fault tolerance (ULFM), so no rank can go on after a death. "
-            f"{advice.RESTART} Open MPI 5 has it if you start it with mpiexec --with-ft ulfm."
+            f"{what}: this MPI has no fault tolerance (ULFM), so no rank can continue after a "
+            f"death. {advice.RESTART} Open MPI 5 has fault tolerance if you start it with "
+            "mpiexec --with-ft ulfm."
         )
     key = comm.handle
     if key not in _unfinished:
@@ -164,7 +165,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     if not wait([shrinking], deadlines.bounded(seconds)).done:
         raise DeadlineError(
             f"{what}: Timed out because not every living rank made this call within {seconds:g} s. "
-            "Call it on all of them. When you call it again here, it goes on where it stopped."
+            "Call it on all of them. If you call it again here, it continues where it stopped."
         )
     del _unfinished[key]
     try:

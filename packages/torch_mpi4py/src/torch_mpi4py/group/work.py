@@ -37,8 +37,8 @@ def seconds_of(timeout: timedelta | None) -> float:
 def too_late(what: str, seconds: float) -> DeadlineError:
     """Return the error of a wait whose own timeout has passed; the operation goes on."""
     return DeadlineError(
-        f"{what}: Timed out after the {seconds:g} s given to wait(). The operation goes on: "
-        "wait again, or the group's own timeout ends it."
+        f"{what}: Timed out after the {seconds:g} s given to wait(). The operation is still "
+        "running: wait again, or the group's own timeout will end it."
     )
 
 

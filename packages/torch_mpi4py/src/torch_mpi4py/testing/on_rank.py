@@ -149,7 +149,7 @@ class OnRank:
         return "\n".join(
             [
                 f"pytest finds no {order['test']} on this rank. Tests must have the same names in "
-                "all processes: don't make parameters of random numbers, times, sets or a rank. "
+                "all processes: don't build parameters from random numbers, times, sets or ranks. "
                 "There are:",
                 *there[:20],
                 *(["  ..."] * (len(there) > 20)),
