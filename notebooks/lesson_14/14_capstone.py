@@ -94,7 +94,7 @@ for name, what in STRATEGIES.items():
 # | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they add up to this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward has filled its bucket (backward takes two thirds of the samples' time) |
 # | compressed | `bucket_bytes`, as above | the same as overlapped, with half the bytes on the link |
 # | local SGD | `every` (8): the number of steps that each rank takes by itself before the weights are averaged | a single all-reduce of all bytes after every `every`-th step, nothing after the other steps |
-# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing, so we run only one seed, and the looks take place while the clock runs |
+# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing and cannot be counted without the clock, so we run only one seed; the looks take place while the clock runs |
 # | pipeline | `micro_batches` (4): the number of parts into which each batch is split; they go through the stages one after the other | activations go to the next stage, gradients come back. A stage takes a quarter of each sample's time, plus the 8 ms |
 #
 # `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch size of 64 for a pipeline corresponds to 16 for the other strategies.
