@@ -147,7 +147,7 @@ progress()
 # %% [markdown]
 # ## 3. When a rank raises an error
 #
-# **Predict.** Rank 2 raises an error in the next cell. How many of the four ranks print their line?
+# **Predict.** Rank 2 raises an error in the next cell. How many of the four ranks print "nothing happened to me"?
 
 # %%
 prediction = None
@@ -176,7 +176,7 @@ assert treasure == 10 * rank
 # %% [markdown]
 # ## 4. When a rank hangs
 #
-# Ranks that communicate sometimes have to wait for each other. `comm.allreduce(x)` adds up every rank's `x` and gives the sum to every rank, so all ranks must take part.
+# When ranks communicate, they sometimes have to wait for each other. `comm.allreduce(x)` adds up every rank's `x` and gives the sum to every rank, so all ranks must take part.
 
 # %%
 # %%px
@@ -516,5 +516,5 @@ print(f"marked {len(labels)} of {len(test)} papers")
 #
 # **Further reading**
 # - Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025. <https://www.mpi-forum.org/docs/>
-# - E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Machine Learning Repository, 1998. <https://doi.org/10.24432/C50P49> (The digits: its test set, as included in scikit-learn.)
+# - E. Alpaydin and C. Kaynak, *Optical Recognition of Handwritten Digits*, UCI Machine Learning Repository, 1998. <https://doi.org/10.24432/C50P49> (The images in this lesson are the test set of this collection, as included in scikit-learn.)
 # - S. Li, Y. Zhao, R. Varma, O. Salpekar, P. Noordhuis, T. Li, A. Paszke, J. Smith, B. Vaughan, P. Damania and S. Chintala, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, Proceedings of the VLDB Endowment 13(12), 3005-3018, 2020. <https://doi.org/10.14778/3415478.3415530>

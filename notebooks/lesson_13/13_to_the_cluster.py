@@ -157,7 +157,7 @@ for told in told_by_mpiexec + told_by_torchrun:
     print({name: value for name, value in told.items() if name != "host"})
 
 # %% [markdown]
-# Three of them matter. The *global rank* numbers the ranks of the whole world and tells you which samples are yours. The *local rank* numbers only the ranks on this host and tells you which GPU is yours. `MASTER_ADDR` is the host on which the ranks meet under `torchrun`; MPI needs no such variable.
+# Three of these values matter. The *global rank* numbers the ranks of the whole world and tells you which samples are yours. The *local rank* numbers only the ranks on this host and tells you which GPU is yours. `MASTER_ADDR` is the host on which the ranks meet under `torchrun`; MPI needs no such variable.
 #
 # Now for a cluster. Slurm is a *scheduler*: you ask for nodes, wait in a queue, and get an *allocation*. Inside the allocation you start programs with Slurm's own `srun`, or with an `mpiexec` that asks Slurm for the list of nodes. For the stored run we asked for two nodes with two tasks each, and started `who.py` on four ranks in three different ways. Rank 3 is the second rank on the second node.
 #
@@ -174,7 +174,7 @@ print("What rank 3 of 4 is told, two ranks on each of two nodes (stored run):\n"
 print(records.variables_table(["srun --mpi=pmix", "mpiexec in a job", "torchrun"]))
 
 # %% [markdown]
-# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one from `srun` and a wrong one from the other launchers.
+# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one under `srun` and a wrong one under the other launchers.
 #
 # > Take the rank from the library, with `dist.get_rank()` or `comm.rank`. Take the local rank from the launcher that started the *ranks*, or work it out with MPI: `comm.Split_type(MPI.COMM_TYPE_SHARED)` makes a communicator of the ranks that share this host's memory, and a process's rank in that communicator is its local rank.
 #
@@ -297,10 +297,10 @@ print("".join(line for line in script.splitlines(True) if not line.startswith(co
 # %% [markdown]
 # - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts the job in the queue, prints its number and returns at once; `squeue --me` shows the job, and `scancel NUMBER` cancels it. The job's output goes to `ddp-NUMBER.out`.
 # - The product of `--nodes` and `--ntasks-per-node` is the world size: `srun` starts that many tasks, and each is a rank. If you use GPUs, add `--gpus-per-node`; if each rank has worker processes that load data, add `--cpus-per-task`. Since Slurm 22.05, `srun` does not inherit `--cpus-per-task` from the script's header [4], so repeat it on the `srun` line, or `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` as `ddp_torchrun.sbatch` does. Otherwise, if Slurm binds tasks to cores, a rank and all its workers share one core.
-# - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the others. `mpiexec` brings its own PMIx; Slurm supports PMIx through a plugin, which not every site has built (`srun --mpi=list` shows whether yours has). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
+# - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the other ranks. `mpiexec` brings its own PMIx; Slurm supports PMIx through a plugin, which not every site has built (`srun --mpi=list` shows whether yours has). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
 # - Slurm kills a job that runs longer than its `--time`, so save checkpoints (lesson 12).
 #
-# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (`mpiexec` asks Slurm for the nodes and tasks, so it needs neither `-n` nor `--host`); with this script, the surviving ranks may go on when a rank dies. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so a wrong `--cpus-per-task` has no effect there.)
+# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (`mpiexec` asks Slurm for the nodes and tasks, so it needs neither `-n` nor `--host`); with this script, the surviving ranks can go on when a rank dies. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so a wrong `--cpus-per-task` has no effect there.)
 #
 # From the notebook, `start_cluster(n=2, slurm="nodes=2,time=10")` asks for an allocation and, if it has to wait, says why. The engines then run as tasks in that allocation, and `%%px` works as usual.
 #
@@ -313,7 +313,7 @@ else:
     print("No Slurm answers here: the next cells show the stored run.")
 
 # %% [markdown]
-# In the stored run we started the same training in seven ways, always with two ranks on two hosts: by `mpiexec` and by `torchrun`; with the three batch scripts, which use DDP and so average the same gradients as `sync_gradients`; and from a notebook with the cells of section 1, once with `hosts=` and once with `slurm=`.
+# In the stored run we started the same training in seven ways, always with two ranks on two hosts: with `mpiexec` and with `torchrun`; with the three batch scripts, which use DDP and so average the same gradients as `sync_gradients`; and from a notebook with the cells of section 1, once with `hosts=` and once with `slurm=`.
 #
 # **Predict.** Compared bit for bit, how many *different* sets of weights did the seven runs end with? Write a number.
 
@@ -444,7 +444,7 @@ check("13.job_script")
 gradient_paths()
 
 # %% [markdown]
-# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU. Between GPUs in the same host the data travels over NVLink (NVIDIA's GPU interconnect) where there is one, and if the network card and driver support *GPUDirect RDMA*, the network card reads GPU memory directly. A *CUDA-aware* MPI can do the same. With any other MPI, the gradient has to be copied to host memory before it is sent and back to the GPU after it is received: it is *staged through the host*. The course's backend does these copies for you, through pinned memory, and so does `gloo`.
+# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU. Between GPUs in the same host the data travels over NVLink (NVIDIA's GPU interconnect) where it is available, and if the network card and driver support *GPUDirect RDMA*, the network card reads GPU memory directly. A *CUDA-aware* MPI can do the same. With any other MPI, the gradient has to be copied to host memory before it is sent and back to the GPU after it is received: it is *staged through the host*. The course's backend does these copies for you, through pinned memory, and so does `gloo`.
 #
 # | you have | use | because |
 # |---|---|---|
@@ -478,7 +478,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 #
 # ## 8. Break it on purpose: start without a launcher
 #
-# Two processes do not know that they belong together unless a launcher tells them. Nothing tells them if you use `srun` without `--mpi=pmix`, the wrong `mpiexec`, or a loop over `ssh host python ...`. Here you start two processes by hand at the same time, without any launcher's variables.
+# Two processes do not know that they belong together unless a launcher tells them. Nothing tells them if you use the wrong `mpiexec`, `srun` without `--mpi=pmix`, or a loop over `ssh host python ...`. Here you start two processes by hand at the same time, without any launcher's variables.
 #
 # **Predict.** What happens? (A) Both wait for each other until a time-out. (B) An error reports missing variables. (C) Both train without any error. Answer with a letter.
 

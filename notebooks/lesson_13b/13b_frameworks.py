@@ -60,7 +60,7 @@ for line in added_lines("plain"):
     print("+", line)
 
 # %% [markdown]
-# There is nothing new here. `inputs[rank::ranks]` gives each rank different samples, `broadcast` gives them all the same weights, and `all_reduce` and the division average the gradients. The last three lines merely produce a loss to print: each of the two ranks has the loss of its own 32 samples, and the mean of the two is the loss of all 64.
+# You know all of these lines already. `inputs[rank::ranks]` gives each rank different samples, `broadcast` gives them all the same weights, and `all_reduce` and the division average the gradients. The last three lines merely produce a loss to print: each of the two ranks has the loss of its own 32 samples, and the mean of the two is the loss of all 64.
 #
 # **Predict.** DDP makes some of these lines unnecessary. How many new lines does the DDP script have, compared with the serial one? Count the import lines as well. Write a number.
 
@@ -174,7 +174,7 @@ print(" ".join(f"{difference:+.3f}" for difference in differences))
 assert abs(differences[1]) > 1e-2
 
 # %% [markdown]
-# The first loss is the same, because it is computed before the first step. At the second, the difference is already four orders of magnitude above the tolerance.
+# The first loss is the same, because it is computed before the first step. In the second loss, the difference is already four orders of magnitude above the tolerance.
 #
 # **Predict.** Which of the frameworks that ran have losses within this tolerance of the serial ones: (A) all; (B) all except TensorFlow; (C) only plain PyTorch and DDP? Answer with a letter.
 
@@ -418,7 +418,7 @@ compare(prediction, rank_3)
 print(product.placements, terms, sep="\n")
 
 # %% [markdown]
-# 13, which is 6 + 7. The output shows the terms of all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
+# 13, which is 6 + 7. The output shows the terms of all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see that here at once.
 
 # %%
 assert rank_3 == 13
@@ -504,7 +504,7 @@ print("simulated:", answers)
 assert answers == [6.0] * 4
 
 # %% [markdown]
-# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same thing: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes a different branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, which has one thread per rank and runs one thread at a time. Nor does the simulation say anything about time or memory, because one process does the work of all ranks and holds all their parts.
+# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So the simulation shows what the ranks *compute* if all of them do the same thing: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes a different branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, which has one thread per rank and runs one thread at a time. Nor does the simulation say anything about time or memory, because one process does the work of all ranks and holds all their parts.
 #
 # ## 9. torchtitan: everything in one configuration
 #

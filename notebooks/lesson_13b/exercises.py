@@ -38,9 +38,9 @@ def check_distributed(distributed: Callable) -> str:
 BATCH_HINTS = [
     "Ask two questions for each framework: does the number in the settings count the samples of "
     "one rank or of all ranks, and of one backward pass or of one optimizer step?",
-    "With DDP, Fabric and Accelerate the number counts one rank and one backward pass (every "
-    "rank makes its own DataLoader). With Keras, and with Accelerate's split_batches, it counts "
-    "all ranks and one backward pass. DeepSpeed's train_batch_size counts all ranks and all "
+    "With DDP, Fabric and Accelerate the number is for one rank and one backward pass (every "
+    "rank makes its own DataLoader). With Keras, and with Accelerate's split_batches, it is for "
+    "all ranks and one backward pass. DeepSpeed's train_batch_size is for all ranks and all "
     "backward passes.",
     "```python\n"
     'if setting in ("ddp", "fabric", "accelerate"):\n'

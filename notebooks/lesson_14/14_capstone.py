@@ -68,7 +68,7 @@ for task in TASKS.values():
 # The *time to accuracy* is the number of steps until the target accuracy is first seen on the test set, times the seconds per step. We test the model after every fourth step, whether on one rank or on many, and stop the clock meanwhile; each of these tests is called a look. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan. (We don't compare the time per epoch, because with a larger batch the model learns less in an epoch, as lesson 05 showed.) Three rules keep the speed-up honest:
 #
 # - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute the mean itself, while the clock runs and over the link.
-# - **The baseline.** One rank uses the best of the learning rates that the plans may choose from, found in the same way. Many published speed-ups have the same fault: only the new method was tuned, and not the old one [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
+# - **The baseline.** One rank uses the best of the learning rates that the plans may choose from, found in the same way. Many published speed-ups break this rule: the new method was tuned, but the old one was not [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
 # - **Luck.** The same training may take twice as many steps with another seed. So the number of steps is the median over five seeds, for one rank and for many; the seconds per step are measured with the first seed only.
 #
 # This is what you do:
@@ -91,10 +91,10 @@ for name, what in STRATEGIES.items():
 # | alone | | nothing |
 # | per layer | | one all-reduce per tensor, one after the other |
 # | flattened | | a single all-reduce of all bytes |
-# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they have this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward has filled its bucket (backward takes two thirds of the samples' time) |
+# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they add up to this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward has filled its bucket (backward takes two thirds of the samples' time) |
 # | compressed | `bucket_bytes`, as above | the same as overlapped, with half the bytes on the link |
 # | local SGD | `every` (8): the number of steps that each rank takes by itself before the weights are averaged | a single all-reduce of all bytes after every `every`-th step, nothing after the other steps |
-# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing, so we run only one seed, and the looks take place while the clock runs |
+# | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing and cannot be counted without the clock, so we run only one seed; the looks take place while the clock runs |
 # | pipeline | `micro_batches` (4): the number of parts into which each batch is split; they go through the stages one after the other | activations go to the next stage, gradients come back. A stage takes a quarter of each sample's time, plus the 8 ms |
 #
 # `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch size of 64 for a pipeline corresponds to 16 for the other strategies.
@@ -185,7 +185,7 @@ print(f"per layer {1e3 * per_layer_a:.0f} ms, flattened {1e3 * at_once_a:.0f} ms
 # %% [markdown]
 # So we choose "flattened": a step will take 40 + 16 = 56 ms.
 #
-# **How many steps?** No formula gives this number. But a step of four ranks with 16 samples each equals a step of one process with 64 samples (lesson 04). So a single process can count the steps quickly, without the link and the device. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks divide these 20 runs among them. We run the same pilot for one rank with batch size 16.
+# **How many steps?** No formula gives this number. But a step of four ranks with 16 samples each equals a step of one process with 64 samples (lesson 04). So a single process can count the steps quickly, without the link and the device. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks divide these 20 runs among themselves. We run the same pilot for one rank with batch size 16.
 
 # %%
 # %%px
@@ -333,7 +333,7 @@ print(f"synchronising / computing: {at_once_b / 0.040:.1f}")
 assert not pays
 
 # %% [markdown]
-# Synchronising takes three and a half times as long as computing. Four ranks rarely reach a target in a quarter of the steps, and even if they did, a ratio above three would not pay off (lesson 06). Nor would it help enough to send half as many bytes. So communicate less often: in *local SGD* (lesson 09), each rank takes `every` steps by itself, and then the ranks average their weights. With `every` = 8, a step costs 40 ms plus an eighth of an all-reduce.
+# Synchronising takes three and a half times as long as computing. Four ranks rarely reach a target in a quarter of the steps, and even if they did, they would not pay off at a ratio above three (lesson 06). Nor would it help enough to send half as many bytes. So communicate less often: in *local SGD* (lesson 09), each rank takes `every` steps by itself, and then the ranks average their weights. With `every` = 8, a step costs 40 ms plus an eighth of an all-reduce.
 
 
 # %%
@@ -535,7 +535,7 @@ my_result = Result.of("C", my_plan, cluster.view["alone_c"][0], cluster.view["ou
 write_report(my_journal, my_result, learned="", author="")
 
 # %% [markdown]
-# Now look back at your prediction. For the strategies that have a formula, the report's "reading" row says which common mistake the prediction resembles. (If you made no prediction, there is no such row.) A prediction is usually off for one of these reasons:
+# Now look back at your prediction. For the strategies that have a formula, the report's "reading" row says which common mistake, if any, would lead to a prediction like yours. (If you made no prediction, there is no such row.) A prediction is usually off for one of these reasons:
 #
 # | what was forgotten | what the report shows |
 # |---|---|
@@ -568,7 +568,7 @@ assert forged == 1
 assert journal.broken_from() is None
 
 # %% [markdown]
-# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and of the previous line's seal; a report that is written from such a journal says at which line the seals stop matching. (It cannot tell if *all* the seals were recomputed. To be sure, an instructor collects the seals before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
+# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and of the previous line's seal; a report that is written from such a journal says at which line the seals stop matching. (It cannot tell if *all* the seals were recomputed. To rule that out, an instructor collects the seals before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
 #
 # ## For instructors: a rubric
 #
