@@ -236,7 +236,7 @@ two_ranks.picture(two_against_one)
 #
 # ## 3. A slow network, and the boundary
 #
-# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block slows it down: inside the block, each message takes at least `latency` seconds plus its bytes divided by `bandwidth`, and a library collective takes as long as the best simple algorithm would on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds per byte (1/bandwidth), and $n$ the number of bytes on each of $p$ ranks. The time of an all-reduce is then the smaller of
+# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block slows it down: inside the block, each message takes at least `latency` seconds plus its size in bytes divided by `bandwidth`, and a collective of `dist` takes as long as the best simple algorithm would on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds per byte (1/bandwidth), and $n$ the number of bytes on each of $p$ ranks. The time of an all-reduce is then the smaller of
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
@@ -622,7 +622,7 @@ figures.buckets(
 # %% [markdown]
 # Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. What is not hidden is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward takes about two thirds of the computing time. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -955,7 +955,7 @@ Markdown(published_runs.assumptions_table())
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted parameter, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which is two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted parameter: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
+# Without any fitted parameter, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which takes two thirds of the computing time, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted parameter: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
 #
 # **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some too good and some too bad? Answer A, B or C.
 
