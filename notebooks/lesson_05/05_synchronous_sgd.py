@@ -19,7 +19,7 @@
 # - write the whole training loop for R ranks in fewer than 30 lines, using `send`, `recv`, `broadcast` and `all_reduce`;
 # - prove that R ranks are equivalent to one process with the large batch, and choose a fair tolerance for the comparison;
 # - choose a learning rate for the larger batch, and tell evidence from folklore;
-# - use two invariants to find five classic bugs in data-parallel training that a loss curve does not show.
+# - use two invariants to find five classic data-parallel bugs that a loss curve does not show.
 #
 # **Prerequisites:** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
 #
@@ -36,7 +36,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. A network, and a share of the data for every rank
 #
-# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Our version takes images of 28 × 28 pixels. If the MNIST data set, which was compiled for the same paper, is in the folder given by `COURSE_DATA`, the lesson uses that. Otherwise it uses the digits that come with the course, enlarged to 28 × 28 pixels. Everything below works with either data set.
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Our version takes images of 28 × 28 pixels. If `COURSE_DATA` names a folder that contains the MNIST data set, which was compiled for the same paper, the lesson uses MNIST. Otherwise it uses the digits that come with the course, enlarged to 28 × 28 pixels. Everything below works with either data set.
 
 # %%
 # %%px
@@ -128,9 +128,9 @@ print("first weight:", round(next(model.parameters()).flatten()[0].item(), 4))
 compare(prediction, cluster.view["messages"][0])
 
 # %% [markdown]
-# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised an error on *every* rank if they differed.
+# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised an error on *every* rank if they had differed.
 #
-# Here rank 0 does all the work, one sibling at a time. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows the network may let the siblings pass the data on.
+# Here rank 0 does all the work, one sibling at a time. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows how the machines are connected may have the siblings pass the data on.
 
 
 # %%
@@ -259,7 +259,7 @@ def in_dtype(batches, dtype):
 
 
 # %% [markdown]
-# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. A relative rounding error is at most $2^{-24} \approx 6 \cdot 10^{-8}$ in float32, and at most $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the differences in float64 must be smaller than those in float32 by a factor of about half a billion, the ratio of the two rounding errors. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
+# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. The relative error of one rounding is at most $2^{-24} \approx 6 \cdot 10^{-8}$ in float32, and at most $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the differences in float64 must be smaller than those in float32 by a factor of about half a billion, the ratio of the two rounding errors. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
 #
 # **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Answer A, B or C.
 
@@ -313,7 +313,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# The two differences grow in the same way, eight or nine orders of magnitude apart, so rounding is the only cause. `assert_matches_serial` compares the weights with a tolerance. When the lesson was written, we *measured* differences of $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add in a different order. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
+# The two differences grow in the same way, eight or nine orders of magnitude apart, so rounding is the only cause. `assert_matches_serial` checks that the weights agree to within a tolerance. When the lesson was written, we *measured* differences of $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other CPUs and libraries add in a different order. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
 
 # %%
 # %%px
@@ -433,7 +433,7 @@ check("05.batches_of_rank")
 #
 # A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` has the saved momentum. The other ranks have just created a model with random weights and an optimizer that has not yet taken a step. Most people would now call `sync_initial_weights(model)`. Think of the induction in section 3: is every link in place?
 #
-# Write `sync_from_root(model, optimizer, group)`. Once it has run, all ranks can carry on as rank 0 alone would have done. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` takes a list of any Python objects, and replaces every rank's items with those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
+# Write `sync_from_root(model, optimizer, group)`. Once it has run, all ranks can carry on as rank 0 alone would have done. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` takes a list of Python objects of any type, and replaces every rank's items with those of rank 0. `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
 
 
 # %% tags=["exercise"] exercise="05.sync_from_root"
@@ -454,7 +454,7 @@ check("05.sync_from_root")
 # %% [markdown]
 # Stuck? `hint("05.sync_from_root")`, `solution("05.sync_from_root")`.
 #
-# ## 5. A larger batch needs another learning rate
+# ## 5. A larger batch needs a different learning rate
 #
 # Let $B$ be the batch size of one rank. With $R$ ranks, the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer than on one rank. The gradient of each step is more precise, because more samples go into it. But if each step is no *longer*, the weights move only $1/R$ as far in an epoch. There are three rules of thumb for the learning rate $\lambda$:
 #
@@ -475,7 +475,7 @@ print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)]
 #
 # Do we need 16 ranks on this machine? No. Section 4 proved that R ranks are equivalent to one process with a batch R times as large. So one process can show what 16 ranks would do. Since we have four ranks, each of them runs the whole experiment **with its own seed**. This is parallel computing at its simplest: it needs no messages at all.
 #
-# The warm-up takes an 18th of the training, as in the paper: there it takes 5 of 90 epochs, and here 3 of 50 steps. Three steps are very few, so do not expect much of the warm-up.
+# The warm-up takes up about one eighteenth of the training, as in the paper: 5 of 90 epochs there, and 3 of 50 steps here. Three steps are very few, so do not expect much from the warm-up.
 
 
 # %%
@@ -502,7 +502,7 @@ def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
 
 
 # %% [markdown]
-# The next cell trains the network under six settings. This takes longer than any other cell in this lesson, so the cell gets a time limit of 180 s instead of 60 s.
+# The next cell trains the network under six settings. It takes longer than any other cell in this lesson, so its time limit is 180 s instead of 60 s.
 #
 # **Predict.** Sort three of the settings by test error: (A) no scaling, (B) square root, (C) linear with gradual warm-up. Write their letters from the smallest error to the largest, such as `"ABC"`.
 
@@ -557,10 +557,10 @@ assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 
 # %% [markdown]
 # - **Without scaling**, the result is worst by far, because the weights move only about a sixteenth as far as with one worker.
-# - The **square root** lies in between.
+# - The **square-root rule** lies between no scaling and the linear rule.
 # - The **linear rule** comes closest to one worker.
 #
-# Four seeds do *not* show how the three linear settings compare: the settings differ less than two seeds of the same setting do. With ten seeds, the order is the published one, except that gradual warm-up and no warm-up cannot be told apart. The table gives the mean test error over ten seeds in per cent (*measured* while the lesson was written):
+# Four seeds do *not* show how the three linear settings compare: they differ by less than two seeds of the same setting do. With ten seeds, the order is the published one, except that gradual warm-up and no warm-up cannot be told apart. The table gives the mean test error over ten seeds in per cent (*measured* while the lesson was written):
 #
 # | | one worker | gradual | none | constant | square root | no scaling |
 # |---|---|---|---|---|---|---|
@@ -573,7 +573,7 @@ assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 #
 # ## 6. Break it on purpose
 #
-# Here are five bugs from real code, each a matter of a single line. None of them crashes the program. For each bug, we check the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? Twenty steps in float64 are enough, and to match one process means to be within a tolerance of $10^{-9}$.
+# Here are five bugs from real code, each a matter of a single line. None of them crashes the program. For each bug, we check the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? Twenty steps in float64 are enough. A run matches one process if their weights differ by at most $10^{-9}$.
 
 # %%
 # %%px
@@ -630,7 +630,7 @@ def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=n
 # 1. **No initial sync.** Every rank starts with its own weights.
 # 2. **Forgotten sync.** No rank averages its gradients.
 # 3. **The type test that matches nothing.** The author wanted to be careful, but a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
-# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows then uses each rank's own gradient.
+# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows uses each rank's own gradient.
 # 5. **Rank-dependent dropout.** Every rank draws its own masks.
 #
 # **Predict.** For which of the five are the replicas *equal* after 20 steps? Give a list of numbers.

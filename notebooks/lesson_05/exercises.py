@@ -76,7 +76,7 @@ BATCHES_HINTS = [
     "First find the number of steps. It must be the same for all ranks, so it may depend only on "
     "`samples`, `batch_size` and `world_size`. In one step the ranks together take at most "
     "`batch_size * world_size` samples.",
-    "Steps times ranks is the number of all batches on all ranks. Cut the samples into that many "
+    "Steps times ranks is the total number of batches. Cut the samples into that many "
     "parts, with sizes that differ by at most one; part i begins at `samples * i // parts`.",
     "```python\n"
     "steps = -(-samples // (batch_size * world_size))  # rounded up\n"

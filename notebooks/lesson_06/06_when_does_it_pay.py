@@ -108,7 +108,7 @@ check("06.epoch_seconds")
 #
 # ### Exercise 2: the fewest ranks that pay
 #
-# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`. It returns the smallest number of ranks, from 2 to `most` inclusive, that is faster than one rank, or `None` if no number is.
+# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`. It returns the smallest number of ranks, from 2 to `most` inclusive, with which an epoch takes less time than on one rank, or `None` if there is no such number.
 
 
 # %% tags=["exercise"] exercise="06.fewest_ranks"
@@ -134,7 +134,7 @@ check("06.fewest_ranks")
 #
 # A speed-up is a *ratio* of two times, and the speed of a shared machine varies from moment to moment. If you measure all steps of one process today and all steps of two ranks tomorrow, you compare two days. We therefore measure in 25 *rounds*. Each round takes four measurements in quick succession (computing on one rank, computing on both, synchronising, and a whole step on both) and gives its own ratio. A disturbance that lasts longer than a round slows all four measurements and cancels out of the ratio. A shorter one spoils a single round, and the median ignores it.
 #
-# A barrier before each measurement keeps the wait for a late rank out of the synchronisation time. For two ranks, $T_\text{comp}$ lasts until both are done, because the slower one sets the pace.
+# A barrier before each measurement keeps the wait for a late rank out of the synchronisation time. For two ranks, $T_\text{comp}$ is measured until both are done, because the slower one sets the pace.
 
 
 # %%
@@ -236,7 +236,7 @@ two_ranks.picture(two_against_one)
 #
 # ## 3. A slow network, and the boundary
 #
-# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block slows it down: inside the block, each message takes at least `latency` seconds plus its bytes divided by `bandwidth`, and a library collective takes as long as the best simple algorithm would on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds per byte (1/bandwidth), and $n$ the number of bytes on each of $p$ ranks. The time of an all-reduce is then the smaller of
+# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block slows it down: inside the block, each message takes at least `latency` seconds plus its size in bytes divided by `bandwidth`, and a collective of `dist` takes as long as the best simple algorithm would on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds per byte (1/bandwidth), and $n$ the number of bytes on each of $p$ ranks. The time of an all-reduce is then the smaller of
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
@@ -357,7 +357,7 @@ assert ratios[-1] > 1 or speed_up[4][-1] > 1, "a third of the ratio at the bound
 # %% [markdown]
 # So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula predicts. The *bandwidth* at these crossings is higher than predicted, because a real step takes longer than the formula says and a faster link has to make up for that. The same extra millisecond matters more to two ranks, which have 10 ms to synchronise, than to four, which have 30.
 #
-# We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, which is a third of what the boundary allows. If your ranks are on several machines, the real network's time is added to that of the emulated link. If the real network is slow, perhaps no point reaches the boundary.
+# We assert only three things. No step was faster than the formula allows. On the slowest link, neither two nor four ranks gain. On the fastest link, four ranks gain if $T_\text{sync}$ there is at most $T_\text{comp}$, a third of what the boundary allows. If your ranks are on several machines, the real network's time is added to that of the emulated link. If the real network is slow, perhaps no point reaches the boundary.
 #
 # The two crossings are *predicted* at 13 MB/s for four ranks and 25 MB/s for two. Between these bandwidths, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that more machines will never pay.
 #
@@ -387,7 +387,7 @@ def sync_flattened(model):
 # %% [markdown]
 # LeNet has ten parameter tensors: the weights and biases of five layers. The link has a latency of 2 ms, as between two towns, and a bandwidth of 100 MB/s.
 #
-# **Predict.** How many times as long does the first way take as the second? Write a number.
+# **Predict.** By what factor is the first way slower than the second? Write a number.
 
 # %%
 prediction = None
@@ -443,7 +443,7 @@ assert tensor.tolist() == [6, 6, 6]
 #
 # Backward computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient in time, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as the collected gradients have `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as the collected gradients have `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward pass: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward pass.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -622,7 +622,7 @@ figures.buckets(
 # %% [markdown]
 # Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. What is not hidden is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward takes about two thirds of the computing time. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -684,7 +684,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. With the smallest buckets there are the most messages, so their points are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
+# The curve is a valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves two things out: a sleep always lasts a little longer than requested, and every message also costs real time. The smallest buckets need the most messages, so their points are furthest from the line. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
 #
 # The default bucket size of DistributedDataParallel is 25 MiB, chosen for models with hundreds of MiB of parameters. The best size depends on the model and the link, so measure it.
 #
@@ -955,9 +955,9 @@ Markdown(published_runs.assumptions_table())
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted number, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which is two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted number: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
+# Without any fitted parameter, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which takes two thirds of the computing time, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted parameter: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
 #
-# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some of each? Answer A, B or C.
+# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some too good and some too bad? Answer A, B or C.
 
 # %%
 prediction = None
@@ -1043,20 +1043,20 @@ Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000))
 what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 
 # %% [markdown]
-# The column "useful" is the product of the efficiency of a step, the fraction of the samples that count, and the availability.
+# The "useful" column is the product of the efficiency of a step, the fraction of the samples that count, and the availability.
 #
 # 1. **The batch** breaks first, at several hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each take steps of 320,000 samples, and almost all of these samples are wasted. Large runs therefore give each rank few samples, or use ranks to split the model as well as the data.
 # 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing in a step. Trees and two-level algorithms do not have this problem.
 # 3. **Failures** come last here: one every five hours at 10,000 ranks, two an hour at 100,000. They are the subject of lesson 12.
 #
-# Each limit is considered by itself, with everything else unchanged. The inputs are uncertain too: the failure rate, for example, comes from a single run. So trust the *order*, not the digits. (At 10,000 and 100,000 ranks, two levels take longer in the table than in the picture: 1,250 and 12,500 nodes are not powers of two, so Rabenseifner's algorithm has to fold.)
+# Each limit is considered by itself, with everything else unchanged. The inputs are uncertain too: the failure rate, for example, comes from a single run. So trust the *order*, not the digits. (At 10,000 and 100,000 ranks, the two-level all-reduce takes longer in the table than in the picture: 1,250 and 12,500 nodes are not powers of two, so Rabenseifner's algorithm has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
 # The formulas treat each message as if it had its path to itself. On a cluster, however, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a simulated process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has a bandwidth of 100 GB/s and a latency of 3 µs; all 8 share one card with a bandwidth of 12.5 GB/s and a latency of 10 µs.
 #
-# **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long does a large message then take as it would take alone? Write a number.
+# **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. By what factor does this slow down a large message? Write a number.
 
 # %%
 prediction = None
@@ -1090,7 +1090,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # %% [markdown]
 # Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 ranks sends half a million messages in identical steps. So only the first steps are simulated, and the others are assumed to take the same time.)
 #
-# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, *provided that neighbours in the ring are in the same node*. In that case, only one message leaves each node at any time, and only one enters it. If you deal out the ranks to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. Because so much depends on where the ranks are, libraries look at the topology before they choose an algorithm.
+# With contention, recursive doubling is several times slower than its formula. The ring does not slow down at all, *provided that neighbours in the ring are in the same node*. In that case, only one message leaves each node at any time, and only one enters it. If you deal the ranks out to the nodes like cards, the ring takes almost seven times as long. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message travels between nodes. Because so much depends on where the ranks are, libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator
@@ -1138,7 +1138,7 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | flattened instead of per parameter | same bytes, fewer latencies |
 # | buckets with overlap | all but the last are hidden; this saves at most 40 % of a step |
 # | bucket size | too small: latency adds up; too large: the last bucket is late. Measure it |
-# | stragglers | a step takes as long as its slowest rank; with exponential delays, the mean delay grows as $H_R$ |
+# | stragglers | a step takes as long as its slowest rank; with exponential delays, the longest delay grows on average as $H_R$ |
 # | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |
 # | weak scaling, Gustafson | growing problem; the speed-up keeps growing, and so does the batch |
 # | a published efficiency | per rank, relative to the authors' baseline |

@@ -42,7 +42,7 @@ from course_lib.parallel.data_parallel import Log, virtual_devices
 # %% [markdown]
 # ## 1. One process, many threads
 #
-# So far every rank was a process. DataParallel has only **one** process, and here that process is the notebook: the cells below run without `%%px`, and you need no cluster until section 6.
+# So far, every rank has been a process. DataParallel has only **one** process, and here that process is the notebook: the cells below run without `%%px`, and you need no cluster until section 6.
 #
 # A process can have many *threads*. Threads run at the same time and share all memory: when one of them writes, the others see it. DataParallel drives each device, usually a GPU, with a separate thread.
 #
@@ -187,7 +187,7 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 #
 # The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients from all its uses.
 #
-# Backward uses up the graph, so the next cell fails if you run it twice: *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
+# Backward uses up the graph, so the next cell fails if you run it twice, with the error *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -313,7 +313,7 @@ assert worst(four.parameters(), one.parameters()) < 1e-10
 # %% [markdown]
 # The two runs agree to 1e-10, but not to the bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
 #
-# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference below `250 u` of the largest gradient, a fraction of about 1.5e-5, is rounding. A larger one would point to a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference of less than `250 u` times the largest gradient is rounding (`250 u` is about 1.5e-5). A larger one would point to a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24
@@ -402,7 +402,7 @@ for label in steps:
     print(f"{label:13} {who:8} {ms:7.2f} {ms / 1e3 / duration(log):6.0%}")
 
 # %% [markdown]
-# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master. During the hatched time, you pay for an idle device. (Within a solid bar, four devices take turns on 2 cores; the bar begins when the work is submitted.)
+# Only two lines say *all*. Here is the same step as a picture. Device 0 is the master. During the hatched time, you pay for an idle device. (A solid bar begins when the work is submitted, so it includes any wait for a core: here, four devices share 2 cores.)
 
 # %% tags=["nbval-ignore-output"]
 lanes = {
@@ -727,7 +727,7 @@ assert running_means == [0, 10, 20, 30]
 # | processes | one, with a thread per device | one per device |
 # | replicas | copied again in each step | kept, and stay equal |
 # | optimizer | on the master only | in every process; all take the same step |
-# | bytes of the busiest device, in and out | `2 (p - 1) n` plus inputs and outputs, copied one by one: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
+# | bytes through the busiest device, in and out | `2 (p - 1) n` plus inputs and outputs, copied one by one: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
 # | while the master works | the others wait | there is no master |
 # | GIL | one for all | one each |
 # | state changed in `forward` | kept on device 0 only | kept in every process |

@@ -37,7 +37,7 @@ def check_scatter(scatter_evenly: Callable) -> str:
 LOSS_HINTS = [
     "Take two shards: one sample with loss 9, and three samples with mean loss 1. The mean over "
     "the four samples is (9 + 1 + 1 + 1) / 4 = 3, but the mean of the two means is 5. By what "
-    "must you multiply each mean before you add them?",
+    "must you multiply each mean before you add the means up?",
     "A mean times its number of samples is a sum. Add up the sums, and divide by the total number "
     "of samples. Keep working with tensors: a loss that went through `item()` has no gradient.",
     "`sum(loss * size for loss, size in zip(losses, sizes) if size)` is the sum over all samples. "
@@ -89,7 +89,7 @@ BYTES_HINTS = [
     "weights = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])\n"
     "trained = sum(t.nbytes for t in model.parameters() if t.requires_grad)\n"
     "```\n"
-    "The others' shards of a tensor are `tensor.nbytes * (p - 1) // p` together.",
+    "Together, the others' shards of a tensor have `tensor.nbytes * (p - 1) // p` bytes.",
 ]
 
 
