@@ -868,7 +868,7 @@ figures.curves(
 #
 # ### What travels
 #
-# Handing over fewer bytes does not always mean that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, MPICH since version 5). So this course's backend widens these numbers to float32 before MPI adds them up, and the two 16-bit hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) To make fewer bytes travel here, a hook must do the sending itself. The next hook uses the ring of lesson 03, which consists of `send` and `recv` calls, so the meter can count its bytes exactly.
+# Handing over fewer bytes does not always mean that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, such as MPICH from version 5 on). So this course's backend widens these numbers to float32 before MPI adds them up, and the two 16-bit hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) To make fewer bytes travel here, a hook must do the sending itself. The next hook uses the ring of lesson 03, which consists of `send` and `recv` calls, so the meter can count its bytes exactly.
 
 
 # %%
@@ -1473,7 +1473,7 @@ by_mpiexec = terminal(
 )
 
 # %% [markdown]
-# The two runs used the same script, but different launchers and backends: gloo over TCP, and MPI. (`launch.environment()` only sets what differs between machines, such as one thread per rank and permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
+# The two runs used the same script, but different launchers and backends: gloo over TCP, and MPI. (`launch.environment()` only sets environment variables for the ranks, such as those for one thread per rank and for permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
 
 # %%
 # %%px

@@ -54,7 +54,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # | training data | no | yes | only workers compute gradients |
 # | version number | yes | no | it counts updates, and only the server makes updates |
 #
-# Each message costs a latency. So all weights travel as one vector, and so do all gradients, no matter how many layers there are.
+# Each message has a latency. So all weights travel as one vector, and so does the whole gradient, no matter how many layers there are.
 
 # %%
 # %%px

@@ -1341,7 +1341,7 @@ print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}
 #
 # The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 query heads but only 8 heads of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes each (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
 #
-# First write a function that returns the bytes of weights, gradients and optimizer on each rank at stages 0 to 3. Use exact division; ignore padding.
+# First write a function that returns how many bytes of weights, gradients and optimizer state each rank holds at a given stage, from 0 to 3. Use exact division; ignore padding.
 
 
 # %% tags=["exercise"] exercise="10b.bytes_per_rank"
@@ -1386,7 +1386,7 @@ stages = {f"stage {s}": [my_bytes(s, parameters, p) / 1e9 for p in gpus] for s i
 gpus_needed(gpus, stages)
 
 # %% [markdown]
-# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16 bits and the usual MLP of 4h (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
+# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16-bit numbers and the usual MLP, 4h wide (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
 #
 # Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward, a multiplication and an addition, and twice as many in backward.
 #
