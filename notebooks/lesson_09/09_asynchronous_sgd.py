@@ -690,7 +690,7 @@ for name, record in (("bounded", bounded), ("free", free)):
 histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 
 # %% [markdown]
-# A fast worker may *start* a gradient only while it is at most 1 ahead, so it ends at most 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
+# Only a worker that is at most 1 ahead may *start* a gradient, so no worker ends more than 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
 #
 # ## 8. One server for everyone: the bottleneck
 #
@@ -1107,7 +1107,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | 0, but replicas differ |
 # | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
-# | same result as one process | yes, up to rounding | yes, up to rounding | no, but same as a replay of its order, to the bit | no (yes for H = 1) | no |
+# | same result as one process | yes, up to rounding | yes, up to rounding | no, but the same as a replay of its order, to the bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #
 # - The server holds the weights, the optimizer and the version number; a worker holds a model and data.

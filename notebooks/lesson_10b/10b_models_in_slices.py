@@ -1335,7 +1335,7 @@ held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, pe
 print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
 
 # %% [markdown]
-# With one micro-batch nearly as many bytes leave a machine as in stage 3 (*predicted*). What HSDP improves is where and when bytes travel. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
+# With one micro-batch, nearly as many bytes leave a machine under HSDP as in stage 3 (*predicted*). What HSDP improves is where and when bytes travel. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
 #
 # ## 9. 70 billion parameters, on paper
 #
