@@ -35,7 +35,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# Most networks in this lesson are so small that they stay on the CPU even if you have GPUs. Where the text says that results agree "to the last bit", they therefore agree on every machine. The text points out what is different on GPUs.
+# Most networks in this lesson are small enough to stay on the CPU, even if you have GPUs. Results that agree "to the last bit" therefore do so on every machine. The text points out what is different on GPUs.
 
 # %%
 # %%px
@@ -193,7 +193,7 @@ for step in range(5):
 assert_matches_serial(replica.module, serial, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Why did all ranks start with equal weights? DDP's constructor compares the shapes of all parameters across the ranks, and then broadcasts the parameters and buffers of rank 0. The *traffic meter* of lesson 03 shows this. It counts how often each collective was called (including calls from C++, such as DDP's), and the bytes that this rank *handed over*. It cannot see what a library sends inside a collective.
+# Why did all ranks start with equal weights? DDP's constructor compares the shapes of all parameters across the ranks, and then broadcasts the parameters and buffers of rank 0. The *traffic meter* of lesson 03 shows this. It counts how often each collective was called (including calls from C++, such as DDP's), and how many bytes the rank *handed over*. It cannot see what a library sends inside a collective.
 
 # %%
 # %%px
@@ -207,7 +207,7 @@ assert handed_over == 0 if rank > 0 else handed_over >= 4 * models.parameter_cou
 assert_replicas_equal(wrapped)
 
 # %% [markdown]
-# Rank 0 sends, and the others receive. Rank 0 hands over the network, 61,706 numbers of 4 bytes each, and 304 bytes for the shapes.
+# Rank 0 sends, and the others receive. Rank 0 hands over the 61,706 parameters at 4 bytes each, plus 304 bytes for the shapes.
 #
 # ## 2. Under the hood
 #
@@ -240,7 +240,7 @@ assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", 
 # %% [markdown]
 # ### Buckets
 #
-# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
+# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as `bucket_cap_mb` mebibytes are in it. When the last gradient of a bucket is ready, DDP sends the bucket.
 #
 # With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records what is in the bucket, and then runs the same all-reduce as DDP.
 
@@ -305,7 +305,7 @@ assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucket
 # %% [markdown]
 # Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three `SEND` lines are in the *middle* of the list: these buckets leave before backward ends.
 #
-# By default, buckets hold 25 MiB, which suits large networks. Only the first holds 1 MiB, so that communication starts early, and all of LeNet fits into it. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients, unless you set `gradient_as_bucket_view=True`: then the `.grad` of each parameter is a view into its bucket instead of a copy.
+# By default, buckets hold 25 MiB, which suits large networks. Only the first is limited to 1 MiB, so that communication starts early; all of LeNet fits into this one bucket. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients, unless you set `gradient_as_bucket_view=True`: then the `.grad` of each parameter is a view into its bucket instead of a copy.
 #
 # ### Overlap
 #
@@ -438,7 +438,7 @@ figures.buckets(
 #
 # We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
 #
-# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Each bucket also costs a start-up time. Lesson 06 plots the time of a step against the size of its buckets.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also has a start-up cost. Lesson 06 plots the time of a step against the size of its buckets.
 #
 # ### Buffers
 #
@@ -617,7 +617,7 @@ assert cluster.view["volumes"][0] == [4 * 8 * 61_706, 8 * 61_706], "8 bytes a nu
 #
 # ### Exercise 3: accumulation on a budget
 #
-# Write `accumulate(ddp, optimizer, loss_function, batches)`, which takes one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, no matter how many batches there are, and memory can hold only one batch at a time. Your function will be called more than once.
+# Write `accumulate(ddp, optimizer, loss_function, batches)`, which takes one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` returns the mean over the samples. The budget is one round of all-reduce, no matter how many batches there are, and memory can hold only one batch at a time. Your function will be called more than once.
 
 
 # %% tags=["exercise"] exercise="08.accumulate"
@@ -868,7 +868,7 @@ figures.curves(
 #
 # ### What travels
 #
-# Handing over fewer bytes does not always mean that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, MPICH since version 5). So this course's backend widens these numbers to float32 before MPI adds them up, and the two 16-bit hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) If fewer bytes are to travel here, a hook must send them itself. The next hook uses the ring of lesson 03. It consists of `send` and `recv` calls, whose bytes the meter can count exactly.
+# Handing over fewer bytes does not always mean that fewer bytes travel. The MPI standard has no arithmetic for float16 or bfloat16 (some libraries offer it as an extension, such as MPICH from version 5 on). So this course's backend widens these numbers to float32 before MPI adds them up, and the two 16-bit hooks do not make any message shorter here. (NCCL, between GPUs, adds float16 directly.) To make fewer bytes travel here, a hook must do the sending itself. The next hook uses the ring of lesson 03, which consists of `send` and `recv` calls, so the meter can count its bytes exactly.
 
 
 # %%
@@ -941,7 +941,7 @@ if rank == 0:
 compare(prediction, cluster.view["travelled"][0]["torch.float16"])
 
 # %% [markdown]
-# Now only half the bytes travel (*measured here*). The formula *predicts* $2\,(p-1)$ times the size of the vector for all ranks together, and is right to the byte. A hook also lets you choose the algorithm. This one has a price: the hook waits until the ring is done, so nothing overlaps.
+# Now only half the bytes travel (*measured here*). The formula *predicts* $2\,(p-1)$ times the size of the vector for all ranks together, and is right to the byte. A hook also lets you choose the algorithm. The hook above has a price: it waits until the ring is done, so nothing overlaps.
 #
 # ### Exercise 4: a hook in bfloat16
 #
@@ -1409,7 +1409,7 @@ check("08.resume")
 # |---|---|---|---|
 # | rank in the world | `RANK` | `OMPI_COMM_WORLD_RANK` | `SLURM_PROCID` |
 # | world size | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `SLURM_NTASKS` |
-# | *local rank*: number on this machine | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `SLURM_LOCALID` |
+# | *local rank*: rank within this machine | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `SLURM_LOCALID` |
 # | where the ranks meet | `MASTER_ADDR`, `MASTER_PORT` | MPI knows | you set this |
 #
 # The rank determines which samples a process takes. The *local* rank determines which GPU it uses: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun` you call `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, you pass `init_method="mpi://"`.
@@ -1473,7 +1473,7 @@ by_mpiexec = terminal(
 )
 
 # %% [markdown]
-# The two runs used the same script, but different launchers and backends: gloo over TCP, and MPI. (`launch.environment()` only sets what differs between machines, such as one thread per rank and permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
+# The two runs used the same script, but different launchers and backends: gloo over TCP, and MPI. (`launch.environment()` only sets environment variables for the ranks, such as those for one thread per rank and for permission to run as root.) Now we run the same training again in the notebook's engines, on ranks 0 and 1:
 
 # %%
 # %%px

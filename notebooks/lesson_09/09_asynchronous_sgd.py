@@ -54,7 +54,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # | training data | no | yes | only workers compute gradients |
 # | version number | yes | no | it counts updates, and only the server makes updates |
 #
-# Each message costs a latency. So all weights travel as one vector, and so do all gradients, no matter how many layers there are.
+# Each message has a latency. So all weights travel as one vector, and so does the whole gradient, no matter how many layers there are.
 
 # %%
 # %%px
@@ -139,7 +139,7 @@ def server(parameters, optimizer, updates):
 
 
 # %% [markdown]
-# The optimizer updates a single tensor, the vector of all parameters. `fetched[worker]` records the *version* of the parameters that this worker received: version v means "after v updates". The function for the workers is shorter. Its `pace` is the minimum time in seconds that a gradient takes. With it we simulate a larger network or a slower machine, so two cores are enough to see everything.
+# The optimizer updates a single tensor, the vector of all parameters. `fetched[worker]` records the *version* of the parameters that this worker received: version v means "after v updates". The function for the workers is shorter. Its argument `pace` is the minimum time, in seconds, that a gradient takes. It lets us simulate a larger network or a slower machine, so two cores are enough to see everything.
 
 
 # %%
@@ -214,7 +214,7 @@ sequence(
 )
 
 # %% [markdown]
-# Follow one worker from hello to hello. Then look for two hellos close together: the second worker has to wait until the server has finished with the first. Finally, look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 hands in a gradient computed at the old weights? That number is the *staleness* of this gradient, and the rest of the lesson is about staleness.
+# Follow one worker from hello to hello. Then look for two hellos close together: the second worker has to wait until the server has finished with the first. Finally, find the place where worker 3 receives parameters. How often do the others' gradients change the server's weights before worker 3 hands in the gradient computed at these parameters? That number is the *staleness* of this gradient, and the rest of the lesson is about staleness.
 #
 # The server spends most of its time waiting. Remember this: with more workers it will be different (section 8).
 #
@@ -368,7 +368,7 @@ histogram(
 )
 
 # %% [markdown]
-# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters as soon as its gradient has been used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let the updates of worker $i$ have the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
+# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters as soon as its gradient has been used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Suppose that worker $i$ makes the updates with the numbers $a < b < ... < l_i$. From the second on, its gradients have staleness $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
 #
 # $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
 #
@@ -601,7 +601,7 @@ for s in (0, 1, 3, 15, 31):
 #
 # ### Exercise 4: the learning rate over staleness
 #
-# Write `rate_for(base, staleness)`, which returns the rate for a gradient of this staleness. A fresh gradient gets the rate `base`; make sure that your function handles it.
+# Write `rate_for(base, staleness)`, which returns the rate for a gradient of this staleness. A fresh gradient gets the rate `base`; make sure that your function handles this case.
 
 
 # %% tags=["exercise"] exercise="09.rate_for"
@@ -690,7 +690,7 @@ for name, record in (("bounded", bounded), ("free", free)):
 histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 
 # %% [markdown]
-# A fast worker may *start* a gradient only while it is at most 1 ahead, so it ends at most 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
+# Only a worker that is at most 1 ahead may *start* a gradient, so no worker ends more than 2 ahead. The bound holds, but it has a price: the fast workers now go at the straggler's pace. A bound helps if a worker is slow *now and then*, but not if it is always slow.
 #
 # ## 8. One server for everyone: the bottleneck
 #
@@ -825,9 +825,9 @@ figures.curves(
 # %% [markdown]
 # (*Measured here*.) The bytes are the same on every machine: with three workers, three times as many go through the server process. The time of a step grows with them. It becomes three times as long if every worker reaches the server in the same way: through memory shared by the ranks of one machine, or through the network card of a server that has a machine to itself.
 #
-# Two things can make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may be on the server's machine, while the others are on the network. Then a step with one worker runs at the speed of memory, and a step with three at the speed of the network, so the ratio is larger than 3. (With two ranks on each of two hosts, the ratio was between 6 and 17 when this lesson was written.)
+# Two things can make it even longer. If there are more ranks than cores, a rank that waits in MPI keeps a core busy. And if the ranks are on several machines, worker 1 may be on the server's machine, while the others reach it over the network. Then a step with one worker runs at the speed of memory, and a step with three at the speed of the network, so the ratio is larger than 3. (With two ranks on each of two hosts, the ratio was between 6 and 17 when this lesson was written.)
 #
-# The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB pass in and out of each rank, no matter how many ranks there are.
+# The time of the all-reduce does not have to grow. It does grow here once there are more ranks than cores, but less than 64 MiB goes in and out of each rank, no matter how many ranks there are.
 #
 # An asynchronous server moves just as many bytes: n numbers in and n out for each gradient, plus a little for the knocking (measured in section 5). Asynchronous training hides the cost of these messages, because workers compute while others are served. But a server that takes t seconds per gradient can serve at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters among *several* servers [2, 3].
 #
@@ -1107,7 +1107,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | 0, but replicas differ |
 # | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
-# | same result as one process | yes, up to rounding | yes, up to rounding | no, but same as a replay of its order, to the bit | no (yes for H = 1) | no |
+# | same result as one process | yes, up to rounding | yes, up to rounding | no, but the same as a replay of its order, to the bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #
 # - The server holds the weights, the optimizer and the version number; a worker holds a model and data.

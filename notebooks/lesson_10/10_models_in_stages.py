@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is $10^{-16}$. (With batch norm the answer would be C, because it takes its means over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
+# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is about $10^{-16}$. (With batch norm the answer would be C, because it takes its means over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
 
 # %%
 assert apart < 1e-12
@@ -683,7 +683,7 @@ def kept_by(blocks):
 # %% [markdown]
 # Let one unit be the size of a block's output: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps slightly more than 16 units; with checkpointing it keeps 1 (its output, which is the next block's input).
 #
-# **Predict.** How many units does a block keep under this policy? Count its output and its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`). And by what factor does the policy increase the arithmetic of a step's matrix products, compared with a step without checkpointing? Write `[units, factor]`.
+# **Predict.** How many units does a block keep under this policy? Count its output and its products (queries, keys, values, attention, `out`, `down`, and `up`, which is four times as wide). And by what factor does the policy increase the arithmetic of a step's matrix products, compared with a step without checkpointing? Write `[units, factor]`.
 
 # %%
 prediction = None
@@ -811,7 +811,7 @@ compare(prediction, schedules.seconds_of(halves), source="By the schedule")
 pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors made by hand; *published* [4]). All F and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
+# It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors designed by hand; *published* [4]). All F and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
 #
 # Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show the most micro-batches that a rank holds: K, on every rank. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks pay, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
 
@@ -953,7 +953,7 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
-# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. The first of these eight layers embeds and the last one classifies, so these two cost more.
+# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. There are eight layers: the first embeds and the last classifies, so these two cost more.
 
 # %%
 my_cut = yours_or_solution("10.cut")
@@ -1014,7 +1014,7 @@ assert_replicas_equal(own, mesh["data"].get_group())
 assert largest_difference(own, number, 2) < 1e-12
 
 # %% [markdown]
-# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends only a few activations for each micro-batch, so it also works between machines. The all-reduce moves all gradients, but only once per step, and it can overlap with the last backwards.
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Should the pipeline or the all-reduce run between machines? Either can. The pipeline sends only a few activations for each micro-batch. The all-reduce moves all gradients, but only once per step, and it can overlap with the last backwards.
 #
 # ### Break it on purpose: blocking sends
 #

@@ -18,7 +18,7 @@
 # **You will be able to**
 # - cut a linear layer by columns and by rows, and say which all-reduce belongs in forward and which in backward;
 # - do the same to a whole transformer, by hand and with DTensor, and prove that it computes the same as the uncut one;
-# - compute the loss of a large vocabulary without gathering its logits;
+# - compute the loss over a large vocabulary without gathering its logits;
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by the bytes that a rank holds and sends in each;
 # - use `ZeroRedundancyOptimizer`, and `fully_shard` in mixed precision and on the meta device;
 # - lay out a 2 x 2 mesh, for data and slices or for replicas and shards, and say what travels in each of its groups;
@@ -272,7 +272,7 @@ assert ranks_differ
 close(sum(everyone), inputs[1].grad)
 
 # %% [markdown]
-# **Symptom**: the first loss is right, but training makes poorer progress, and layers that should be replicas drift apart. **Diagnosis**: after one step, `assert_replicas_equal` fails on the layers before the cut; the input gradient on each rank is only one term of the sum. **Fix**: put $f$ before each layer that is cut by columns.
+# **Symptom**: the first loss is right, but the loss then falls more slowly, and layers that should be replicas drift apart. **Diagnosis**: after one step, `assert_replicas_equal` fails on the layers before the cut; the input gradient on each rank is only one term of the sum. **Fix**: put $f$ before each layer that is cut by columns.
 #
 # ## 3. Your turn: the row-parallel layer
 #
@@ -298,7 +298,7 @@ check("10b.row_linear")
 #
 # ## 4. A transformer in slices
 #
-# In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more of that token's value it takes. A *head* does this with its own part of the numbers. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
+# In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more of that token's value it takes. A *head* does this with its own part of each vector. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
 #
 # Your function is the forward of the layers cut by rows. (`yours_or_solution` takes the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward. The backward needs no message, because the gradient of a sum goes to each term unchanged.
 
@@ -691,7 +691,7 @@ ratio = ring_bytes(in_two) / ring_bytes(in_one)
 compare(prediction, cluster.view["ratio"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# The factor is 1: an all-reduce *is* a reduce-scatter and an all-gather. (The meter counts the bytes handed over, and `ring_bytes` computes from them what rings would send. Your MPI may choose other algorithms.) The rest of this lesson builds on the same equation.
+# The factor is 1: an all-reduce *is* a reduce-scatter and an all-gather. (The meter counts the bytes handed over, and `ring_bytes` computes from them what rings would send. Your MPI may choose other algorithms.) The rest of this lesson builds on this fact.
 #
 # In sequence parallelism, therefore, each rank keeps only one p-th of the bytes that the norms keep for backward, and sends no more than in tensor parallelism: instead of four all-reduces, a block has eight halves of an all-reduce. One thing is still whole on every rank: the gathered $x$ that the column layers keep for the gradient of their weights. You can divide that by p too, if each rank keeps only its own tokens. But then backward has to gather the tokens again, with one more all-gather for the attention and one for the MLP: ten halves instead of eight [2]. You can keep fewer bytes or send fewer bytes, but not both.
 
@@ -853,7 +853,7 @@ check("10b.sharded_step")
 #
 # | stage | each rank keeps only a part of | gradients travel by | weights travel by |
 # |---|---|---|---|
-# | 0: DDP | nothing | all-reduce | no messages |
+# | 0: DDP | nothing | all-reduce | (they do not travel) |
 # | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's version) | broadcasts, after the step |
 # | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in forward |
 # | 3: `fully_shard(..., reshard_after_forward=True)` | state, gradients, parameters | reduce-scatter | two all-gathers, in forward and backward |
@@ -960,13 +960,13 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
     assert_matches_serial(final[way], final["0: DDP"], rtol=0, atol=1e-10)
 
 # %% [markdown]
-# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends no more than DDP. Stage 3 sends half as much again, but holds only a quarter of the parameters too, as the ZeRO paper says (*published* [3]). It can gather the next block while this one computes, so a good network hides the cost, as in lesson 06.
+# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends no more than DDP. Stage 3 sends half as much again, but holds only a quarter of the parameters too, as the ZeRO paper says (*published* [3]). The next block can be gathered while the current one computes, so a good network hides the cost, as in lesson 06.
 #
 # ### In mixed precision
 #
 # In mixed precision (lesson 08) the layers of a model compute in bfloat16, which has two bytes per number and 8 significant bits. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: weights are gathered and used in `param_dtype`, and gradients are summed in `reduce_dtype`. The stored shards keep the model's own dtype, here float32. These are the *master weights* [8], which the optimizer updates.
 #
-# **Predict.** Stage 3 gathers weights in bfloat16 and sums gradients in float32. What fraction of the bytes does it send, compared with stage 3 in float32? Write a fraction.
+# **Predict.** Stage 3 gathers weights in bfloat16 and sums gradients in float32. What fraction of the bytes that stage 3 sends in float32 is that? Write a fraction.
 
 # %%
 prediction = None
@@ -1320,7 +1320,7 @@ assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
 assert set(in_replicate.collectives) == {"all_reduce"}
 
 # %% [markdown]
-# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic of 8 machines with 8 GPUs each, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
+# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic for a model of 8 billion parameters on 8 machines with 8 GPUs each (*assumed*), in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
 
 # %%
 model_size, machines, per_machine = 8e9, 8, 8
@@ -1335,13 +1335,13 @@ held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, pe
 print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
 
 # %% [markdown]
-# With one micro-batch nearly as many bytes leave a machine as in stage 3 (*predicted*). What HSDP improves is where and when bytes travel. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
+# With one micro-batch, nearly as many bytes leave a machine under HSDP as in stage 3 (*predicted*). What HSDP improves is where and when bytes travel. The gathers, for which a block has to wait, stay inside the machine. Only one all-reduce for each unit crosses the network, over 8 ranks instead of 64, once per step however many micro-batches there are. (Stage 3 can delay its reduce-scatter too, with `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The cost is memory: 16 GB on each GPU instead of 2. So HSDP suits a model that fits on the GPUs of one machine together.
 #
 # ## 9. 70 billion parameters, on paper
 #
-# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 heads of queries but only 8 of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
+# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 query heads but only 8 heads of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes each (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
 #
-# First write a function that returns the bytes of weights, gradients and optimizer on each rank at stages 0 to 3. Use exact division; ignore padding.
+# First write a function that returns how many bytes of weights, gradients and optimizer state each rank holds at a given stage, from 0 to 3. Use exact division; ignore padding.
 
 
 # %% tags=["exercise"] exercise="10b.bytes_per_rank"
@@ -1386,7 +1386,7 @@ stages = {f"stage {s}": [my_bytes(s, parameters, p) / 1e9 for p in gpus] for s i
 gpus_needed(gpus, stages)
 
 # %% [markdown]
-# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16 bits and the usual MLP of 4h (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
+# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16-bit numbers and the usual MLP, 4h wide (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
 #
 # Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward, a multiplication and an addition, and twice as many in backward.
 #
@@ -1434,7 +1434,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | columns, then rows | one all-reduce in forward (g), one in backward (f); each has the size of the activations |
 # | attention | cut by heads |
 # | sequence parallelism | norms cut by tokens; all-gather and reduce-scatter in place of f and g; as many bytes, or a quarter more if column inputs are cut as well |
-# | logits | cut by the vocabulary; three numbers per token are summed, and no logits are gathered |
+# | logits | cut by the vocabulary; three numbers per token are all-reduced, and no logits are gathered |
 # | asynchronous tensor parallelism | each chunk arrives while the previous one is multiplied |
 # | all-reduce | reduce-scatter + all-gather, $2 \frac{p-1}{p} n$ from each rank |
 # | stages 1, 2, 3 | each rank holds only a part: of the state; then of the gradients too; then of the parameters too |
@@ -1442,9 +1442,9 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | bytes per parameter | 16 in mixed precision with Adam, plus the activations |
 # | mixed precision | weights gathered in 2 bytes, gradients summed in 4, master weights in 4: stage 3 sends 2/3 |
 # | meta device | build, shard, allocate: never more memory than the shards; fill every tensor |
-# | 2 x 2 mesh | tensors inside the machine, data across machines; or shards inside, replicas across (HSDP) |
+# | 2 x 2 mesh | slices inside a machine, data across machines; or shards inside, replicas across (HSDP) |
 #
-# You can run two of these methods as scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
+# You can run two of these methods as scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and slices) and `mpiexec -n 4 python scripts/fsdp.py`.
 #
 # ## References and further reading
 #
