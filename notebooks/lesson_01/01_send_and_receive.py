@@ -113,7 +113,7 @@ figures.point_to_point(
 )
 
 # %% [markdown]
-# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token that it passed on. Take the number of ranks from `comm.size`, because the check also uses fewer ranks. Use the `comm` that is passed to your function, because the check counts its messages.
+# Write `ring_pass(comm, token)`. Rank 0 is given the token, and the others are given `None`. Rank 0 returns the token that came home; every other rank returns the token that it passed on. Take the number of ranks from `comm.size`, because the check also runs your function on fewer ranks. Use the `comm` that is passed to your function, because the check counts its messages.
 
 
 # %% tags=["exercise"] exercise="01.ring_pass"
@@ -139,7 +139,7 @@ check("01.ring_pass")
 #
 # ## 3. Objects or buffers
 #
-# Pickling is convenient, but it has a cost: the sender copies the object into bytes, and the receiver builds a new object from these bytes. For arrays, mpi4py has a second set of methods, whose names begin with a capital letter: `Send` and `Recv`. `Send` reads the array's memory directly, and `Recv` writes the message directly into memory *provided by the receiver*.
+# Pickling is convenient, but it has a cost: the sender turns the object into bytes, and the receiver builds a new object from these bytes. For arrays, mpi4py has a second set of methods, whose names begin with a capital letter: `Send` and `Recv`. `Send` reads the array's memory directly, and `Recv` writes the message directly into memory *provided by the receiver*.
 
 # %%
 # %%px
@@ -152,7 +152,7 @@ print(numbers)
 assert rank > 1 or numbers.tolist() == [0, 1, 2, 3]
 
 # %% [markdown]
-# How much does this matter? A single message is too short to time, so let two ranks play *ping-pong*: rank 0 sends, rank 1 sends back, and half the time of the round trip is the time of one message. We keep the fastest of many rounds, because other work on your machine can only make a round slower.
+# How much does this matter? A single message is over too quickly to be timed, so let two ranks play *ping-pong*: rank 0 sends, rank 1 sends back, and half the round-trip time is the time of one message. We keep the fastest of many rounds, because other work on your machine can only make a round slower.
 
 # %%
 # %%px
@@ -547,7 +547,7 @@ compare(prediction, cluster.view["outcome"][0])
 #
 # ### Exercise 3: shift round the ring
 #
-# Write `shift(comm, array)`. All ranks have NumPy arrays of the same length, and all send them to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array that it is given. Use the upper-case methods, because the data are arrays.
+# Write `shift(comm, array)`. All ranks have NumPy arrays of the same length, and all send them to their right neighbours at the same time. Each rank returns a new array of the same dtype, which holds the data received from its left neighbour. Your function must work for arrays of any size and dtype, and it must not change the array that it is given. Use the upper-case methods, as always for arrays.
 
 # %%
 figures.who_sends_to_whom([(0, 1, "A"), (1, 2, "B"), (2, 3, "C"), (3, 0, "D")], title="All at once")
@@ -657,7 +657,7 @@ prediction = float(alpha + beta * n) * 1e6
 compare(prediction, cluster.view["needed"][0] * 1e6, within=0.5, unit="us")
 
 # %% [markdown]
-# The prediction comes from the fit (*predicted*), and the time of the message is *measured here*. On a quiet machine, expect the two to differ by a factor of up to two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. For messages between machines, α and β are both larger, but the model is the same. If you measure them on your network, you can predict how long training on it will take. Lessons 03 and 06 show how.
+# The prediction comes from the fit (*predicted*), and the time of the message is *measured here*. On a quiet machine, expect the two to differ by a factor of up to two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. Between machines, α and β have other values, but the model is the same. If you measure them on your network, you can predict how long training across it will take. Lessons 03 and 06 show how.
 #
 # ## 10. Which rank writes first?
 #
@@ -674,7 +674,7 @@ print(log.read_text())
 #
 # ### Exercise 4: write in order, without a barrier
 #
-# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text. Messages between the ranks ensure that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which all ranks wait for all others). Do not use `sleep` either, which would leave the order to chance. Send no more than `comm.size - 1` messages in all; that is enough.
+# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text. Messages between the ranks ensure that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which every rank waits for all the others). Do not use `sleep` either, which would leave the order to chance. Send no more than `comm.size - 1` messages in all; you do not need more.
 
 
 # %% tags=["exercise"] exercise="01.write_in_order"

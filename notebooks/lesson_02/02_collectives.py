@@ -386,9 +386,9 @@ assert from_all[:, 0].tolist() == [10 * source + rank for source in range(world_
 assert torch.equal(from_all[:, 1], -from_all[:, 0]), "the pairs have stayed together"
 
 # %% [markdown]
-# The rows should be stored in memory one after the other. In a transposed or permuted tensor they are not; `.contiguous()` makes a copy in which they are. (NCCL rejects a tensor that is not contiguous. This course's backend makes the copy for you.)
+# `all_to_all_single` expects the rows to lie in memory one after the other. In a transposed or permuted tensor they do not; `.contiguous()` makes a copy in which they do. (NCCL rejects a tensor that is not contiguous. This course's backend makes the copy for you.)
 #
-# In *mixture-of-experts* models, a layer consists of many small networks, the experts, which are spread over the ranks, and each token uses a few of them. An all-to-all moves the tokens to their experts. It can also transpose a matrix that is too large for one machine. In the next exercise, you will do this with a small one.
+# In *mixture-of-experts* models, a layer consists of many small networks, the experts, which are spread over the ranks, and each token uses a few of them. An all-to-all moves the tokens to their experts. It can also transpose a matrix that is too large for one machine. In the next exercise, you will transpose a small one in this way.
 #
 # ### Exercise 4: transpose a matrix that is spread over the ranks
 #
@@ -608,7 +608,7 @@ assert found is not None
 assert set(comm.allgather(str(found))) == {str(found)}, "every rank is told the same"
 
 # %% [markdown]
-# The comparison takes one more all-reduce, of 16 bytes, before each call. That costs time, so most libraries leave the comparison out or offer it as a debugging mode. To turn it on in PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
+# On one machine, the ranks compare their calls through shared memory. Between machines, the comparison takes one more all-reduce, of 16 bytes, before each call. Either way, the comparison costs time, so most libraries leave it out or offer it as a debugging mode. To turn it on in PyTorch, set `TORCH_DISTRIBUTED_DEBUG=DETAIL` before you start the ranks.
 #
 # ### A hang
 #
@@ -690,7 +690,7 @@ assert 0.1 + (0.2 + 0.3) != (0.1 + 0.2) + 0.3
 assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this lesson uses them
 
 # %% [markdown]
-# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. With this algorithm, the traffic per worker hardly grows with the number of workers; it had been analysed years before for clusters of workstations [5]. Baidu's code was written on top of MPI. Horovod made the ring all-reduce available to any training script with a few extra lines, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
+# Deep learning spread to many machines by two routes. Google's DistBelief, in 2012, used *parameter servers*: some machines hold the weights, and workers fetch them and send gradients back whenever they are ready [3] (lesson 09). A year later, Coates and others trained networks of a billion parameters on three GPU machines that communicated through MPI (*published* [4]). In 2017, Gibiansky of Baidu explained the *ring all-reduce* to the field [6]. In this algorithm, which had been analysed years before for clusters of workstations [5], the traffic per worker hardly grows with the number of workers. Baidu's code was written on top of MPI. Horovod made the ring all-reduce available to any training script, at the cost of a few extra lines, and kept MPI's terms: rank, size, all-reduce, broadcast [7]. In the same year, Goyal and others used all-reduce to train ResNet-50 on ImageNet in one hour on 256 GPUs (*published* [8]).
 #
 # PyTorch's `torch.distributed` offers the same collectives on top of libraries modelled on MPI: gloo, and NCCL for NVIDIA GPUs [9]. It can also use MPI itself, but only if PyTorch was built from source with MPI support. The backend of this course needs no such build.
 #
