@@ -1173,7 +1173,7 @@ dist.all_reduce(own)
 cluster.where()
 
 # %% [markdown]
-# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the calls, `u` and `d` go to the outer and the inner call, `p x` prints `x`, and `q` leaves. Run it in a cell of your own (a prompt waits for input, so this notebook cannot contain it):
+# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the calls, `u` and `d` move up to the caller and back down, `p x` prints `x`, and `q` leaves. Run it in a cell of your own (a prompt waits for input, so this notebook cannot contain it):
 #
 # ```
 # %pxdebug 3
