@@ -70,7 +70,7 @@ def close(one, other):
 #
 # A transformer block represents each of a sequence's $s$ tokens by $h$ numbers. Most of what the block keeps for backward is proportional to $s \cdot h$: about $34 \cdot s \cdot h$ bytes with 16-bit numbers (lesson 10b, section 9). Attention's *scores* grow faster. A score says how well one query matches one key, so every head has an $s \times s$ matrix of scores.
 #
-# **Predict.** At 2 bytes per number, how many terabytes ($10^{12}$ bytes) do the scores of one head in one block take for a million tokens ($2^{20}$)?
+# **Predict.** At 2 bytes per number, how many terabytes ($10^{12}$ bytes) do the scores of one head in one block occupy for a million tokens ($2^{20}$)?
 
 # %%
 prediction = None
@@ -82,7 +82,7 @@ compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the
 # %% [markdown]
 # And that is only one of 64 heads, in one of 80 blocks. For long sequences the scores are therefore never stored: *FlashAttention* [1] computes them tile by tile in the GPU's fast memory, discards them, and computes them again in backward. (`F.scaled_dot_product_attention` does this where it can.) A softmax needs all the scores, but it does not need them all at once; section 2 shows why.
 #
-# The next cell computes what remains for the 70-billion-parameter model of lesson 10b, which has 80 blocks of width 8,192, with 16-bit numbers. It counts the operations of forward only. The weights need 2 operations per parameter and token. Attention needs $4h$ operations for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
+# The next cell takes the 70-billion-parameter model of lesson 10b (80 blocks of width 8,192) with 16-bit numbers. It computes how much the model still keeps for backward if it stores no scores, and how many operations forward takes. The weights need 2 operations per parameter and token. In each block, attention needs $4h$ operations for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -96,14 +96,14 @@ assert weights < attention
 assert 107_000 < parameters / (width * blocks) < 108_000
 
 # %% [markdown]
-# At 8,192 tokens attention is a small part of the work, and checkpointing (lesson 10) solves the memory problem. At a million tokens the blocks' inputs alone take 1.37 TB for one sequence. Data parallelism cannot help, because it gives each rank whole sequences. Tensor and sequence parallelism inside a machine are not enough either: on 8 ranks, each still needs 172 GB. You have to split the sequence itself across so many ranks that each holds only some ten thousand tokens: on 64 ranks, 1.37 TB is 21 GB each. This is called *context parallelism*. Norms and MLPs need no change, because they process one token at a time. Only attention has to be rewritten.
+# At 8,192 tokens attention is a small part of the work, and checkpointing (lesson 10) solves the memory problem. At a million tokens the blocks' inputs alone take 1.37 TB for one sequence. Data parallelism cannot help, because it gives each rank whole sequences. Tensor and sequence parallelism inside a machine are not enough either: on 8 ranks, each still holds 172 GB. You have to split the sequence itself across so many ranks that each holds only ten or twenty thousand tokens. On 64 ranks, each then holds 21 GB of the 1.37 TB. This is called *context parallelism*. Norms and MLPs need no change, because they process one token at a time. Only attention has to be rewritten.
 #
 # The last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. In longer sequences attention is most of the work, so the speed depends on how the ranks share it.
 
 # %% [markdown]
 # ## 2. Softmax in parts
 #
-# Take one query. From its scores $x_i$ for the keys $i$, and the keys' values $v_i$, attention computes
+# Take one query. Let $x_i$ be its score for key $i$, and $v_i$ the value of that key. Attention computes
 #
 # $$ y = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} $$
 #
@@ -153,7 +153,7 @@ check("10c.merge")
 # %% [markdown]
 # Stuck? `hint("10c.merge")`, `solution("10c.merge")`.
 #
-# The next cell computes one such part from queries $Q$, keys $K$ and values $V$, each of the shape (sequences, heads, tokens, d). The score of a query and a key is their dot product divided by $\sqrt{d}$. `visible` says which query may see which key. The cell after that splits the keys into three parts of different lengths, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for backward, in section 3.)
+# The next cell computes one such part from queries $Q$, keys $K$ and values $V$, each of the shape (sequences, heads, tokens, d). The score of a query and a key is their dot product divided by $\sqrt{d}$. `visible` says which query may see which key. The cell after that splits the keys into three parts of different lengths, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is used for backward in section 3.)
 
 # %%
 # %%px
@@ -391,7 +391,7 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs with its own keys and four with the keys of each of the other ranks, five times as many pairs as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank needs. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, although rank 0 computes only 3. If the 36 pairs were shared equally, it would take the time of 9.
+# Rank 3 computes three pairs with its own keys and four with the keys of every other rank: 15 in all, five times as many as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank needs. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, although rank 0 computes only 3. If the 36 pairs were shared equally, it would take the time of 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
@@ -517,7 +517,7 @@ class ToTokens(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Predict.** In forward, Ulysses exchanges $q$, $k$, $v$ and the output. Each of these is one slice, of which $1/p$ stays on its rank. On 4 ranks, how many times as many bytes does the *ring* send in forward?
+# **Predict.** In forward, Ulysses exchanges $q$, $k$, $v$ and the output. Each of these is one slice, of which $1/p$ stays on its rank. On 4 ranks, how many times as many bytes as Ulysses does the *ring* send in forward?
 
 # %%
 prediction = None
@@ -545,7 +545,7 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice as many here, and $p/2$ times as many on $p$ ranks. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And with Ulysses a causal mask does not unbalance the work, because every rank has all tokens.
+# Twice as many here, and $p/2$ times as many on $p$ ranks. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, and this count hardly depends on $p$. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. Ulysses sends as much in backward as in forward, whereas the ring's backward sends more than twice as much as its forward. And with Ulysses a causal mask does not unbalance the work, because every rank has all tokens.
 #
 # The sequence parallelism of lesson 10b also cuts attention by heads. It gathers all tokens before the layer and reduce-scatters the layer's output. Each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as in the ring, but this method cuts the weights as well.
 
@@ -559,7 +559,7 @@ assert ulysses_backward.collectives["all_to_all_single"] == handed_over
 #
 # ### Your turn: predict the bytes
 #
-# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`, which returns the number of bytes that one rank sends in forward for one sequence, at 2 bytes per number. `way` is either `"ring"` or `"ulysses"`. The queries and the output have `heads` heads; the keys and the values have `kv_heads`. Do not count what stays on its own rank. All divisions are exact: `ranks` divides `tokens` and, for Ulysses, both numbers of heads.
+# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`, which returns the number of bytes that one rank sends in forward for one sequence, at 2 bytes per number. `way` is either `"ring"` or `"ulysses"`. The queries and the output have `heads` heads; the keys and the values have `kv_heads`. Do not count what stays on the rank. All divisions are exact: `ranks` divides `tokens` and, for Ulysses, both numbers of heads.
 
 
 # %% tags=["exercise"] exercise="10c.attention_bytes"
@@ -597,11 +597,11 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring sends less, but only just: few heads of keys and values save bytes in Ulysses too, in two of its four exchanges. If each query head had its own keys and values, Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just: with few heads of keys and values, Ulysses also sends fewer bytes in two of its four exchanges. If each query head had its own keys and values, Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
-# | numbers sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of the keys | $\frac{p-1}{p} \frac{s}{p}$ · sum of all four widths |
+# | numbers sent by a rank in forward | $2(p-1) \frac{s}{p}$ · width of the keys (heads times $d$) | $\frac{p-1}{p} \frac{s}{p}$ · (sum of the widths of queries, keys, values and output) |
 # | messages | to neighbours only; computation can hide them | from every rank to every other; attention waits for them |
 # | number of ranks | unlimited | at most the number of heads (of keys and values, unless they are copied) |
 # | causal mask | needs the zigzag order | needs nothing |
@@ -612,7 +612,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it work on CPUs? Try it, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the token dimension (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default a rank all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` the ranks pass them round. `context_parallel_unshard` returns the whole output. Does it work on CPUs? Try it, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -633,13 +633,13 @@ if rank == 0:
     print(outcome)
 
 # %% [markdown]
-# It does not (*measured here*, PyTorch 2.13). The ring is implemented for three attention kernels on GPUs: flash, memory-efficient and cuDNN's. CPUs use a different kernel, for which DTensor has no rule. Without a mask the call does run, and its output is right, but there is no ring: DTensor splits attention into matrix products and all-gathers all keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes a long time to prepare it). On GPUs the code would be the same, with `cuda` instead of `cpu` and 16-bit numbers; it has not been run on GPUs for this lesson.
+# It does not (*measured here*, PyTorch 2.13). The ring is implemented for three attention kernels on GPUs: flash, memory-efficient and cuDNN's. CPUs use a different kernel, for which DTensor has no rule. Without a mask the call does run, and its output is right, but there is no ring: DTensor splits attention into matrix products and all-gathers all keys and values (*measured* once on the same ranks; that call is left out here because PyTorch takes a long time to prepare it). On GPUs the code would be the same, with `cuda` instead of `cpu` and 16-bit numbers; it has not been run on GPUs for this lesson.
 #
 # This is a good place for a break. If you come back to a new kernel, run the first three code cells and continue here.
 #
 # ## 7. Experts
 #
-# So far we have split attention; now we turn to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of the experts' outputs, weighted by a softmax of the $k$ numbers [6]. The number of parameters therefore grows with $E$, but the work for each token only with $k$.
+# So far we have split attention; now we turn to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of the experts' outputs, weighted by a softmax of the $k$ numbers [6]. The number of parameters therefore grows with $E$, whereas the work for each token grows only with $k$.
 #
 # The experts are spread over the ranks, which is called *expert parallelism*. Each rank has its own tokens, as in data parallelism, but now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts; *combine* sends the outputs back.
 
@@ -707,7 +707,7 @@ check("10c.dispatch")
 # %% [markdown]
 # Stuck? `hint("10c.dispatch")`, `solution("10c.dispatch")`.
 #
-# The same function sends rows to the experts and back. Its backward sends the gradients in the opposite direction, with the counts swapped.
+# The function in the next cell sends rows to the experts at dispatch, and back at combine. Its backward sends the gradients in the opposite direction, with the counts swapped.
 
 
 # %%
@@ -1100,7 +1100,7 @@ y = hasty(layer, few, dist.group.WORLD)
 compare(prediction, "B", source="In the report above")
 
 # %% [markdown]
-# **Symptom**: all other ranks hang. The report shows ranks 0 to 2 in an all-to-all of int64 numbers, which are the counts; rank 3 has finished the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and the other ranks wait for its counts, even if these are zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank with no tokens, in backward too, and its results still equal those of the dense layer. (The next cell first creates the mesh again, because its groups ended with the hang.)
+# **Symptom**: all other ranks hang. The report shows ranks 0 to 2 in an all-to-all of int64 numbers, which are the counts; rank 3 has finished the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and the other ranks wait for its counts, even if these are zero. **Fix**: take no shortcut around a collective. `mixture` itself has no shortcut. It works on a rank with no tokens, in backward too, and its results still equal those of the dense layer. (The next cell first creates the mesh again, because its groups ended with the hang.)
 
 # %%
 # %%px
@@ -1182,7 +1182,7 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
 # | ring attention | each rank sends $2p - 2$ slices in forward, $4p - 2$ in backward; any number of ranks |
 # | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ balance the work |
-# | Ulysses | an all-to-all of each of four slices; the ring sends $p/2$ times as many bytes, unless there are few heads of keys and values; no more ranks than heads |
+# | Ulysses | an all-to-all for each of four slices; the ring sends $p/2$ times as many bytes, unless there are few heads of keys and values; no more ranks than heads |
 # | experts | tokens travel, weights stay; counts first, then rows; combine is as uneven as the choice of experts |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
 # | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |

@@ -11,8 +11,8 @@ from course_lib.teaching.exercise import exercise
 MERGE_HINTS = [
     "You can add numerators and denominators if all were divided by the same e^m. Which of the two "
     "values of m keeps every exponential at 1 or below?",
-    "Let m be torch.maximum of both. A part whose own maximum is m_1 has to be multiplied by "
-    "exp(m_1 - m): its total by this factor as it is, its weighted by the factor with one more "
+    "Let m be torch.maximum of both. For a part whose own maximum is m_1, the factor is "
+    "exp(m_1 - m). Multiply `total` by it as it is, and `weighted` by the factor with one more "
     "dimension, `[..., None]`. Where m is minus infinity, subtract 0 instead: exp(-inf) is 0.",
     "```python\n"
     "m = torch.maximum(one[0], other[0])\n"
@@ -33,7 +33,8 @@ def check_merge(merge) -> str:
 
 
 ORDER_HINTS = [
-    "Queries of chunk j see j + 1 chunks of keys. For which two chunks is the sum always the same?",
+    "Queries of chunk j see j + 1 chunks of keys. How do you pair the chunks so that every pair "
+    "has the same sum?",
     "The first goes with the last, the second with the last but one: j and 2p - 1 - j.",
     "```python\n"
     "def positions(chunk):\n"

@@ -57,7 +57,7 @@ def causal_work(orders: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
     """Draw which rank computes which pairs of chunks under a causal mask, and how many each has.
 
     Args:
-        orders: from the name of an order to the chunks of each rank, two each of 0 to 2p - 1.
+        orders: maps the name of an order to each rank's chunks, two of the chunks 0 to 2p - 1.
 
     Raises:
         ValueError: if there are not one or two orders, or an order lacks or repeats a chunk.

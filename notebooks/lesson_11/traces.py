@@ -19,7 +19,7 @@ from course_lib.teaching.timelines import Lane, Timeline
 from course_lib.teaching.timelines.chrome_trace import trace_events
 
 OPERATOR, SECTION = "cpu_op", "user_annotation"
-_PYTORCHS_OWN = ("Optimizer.", "ProfilerStep")  # sections that nobody asked for
+_PYTORCHS_OWN = ("Optimizer.", "ProfilerStep")  # sections that PyTorch adds
 
 
 class Span(NamedTuple):

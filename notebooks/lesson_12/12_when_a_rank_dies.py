@@ -56,7 +56,7 @@ lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
 compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7 % of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
+# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7% of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -156,7 +156,7 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
+# There is one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -182,7 +182,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 # %% [markdown]
 # ## 3. A rank dies
 #
-# In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and kills a process, or if a machine loses power. Because `bucket_cap_mb` is tiny, DDP sends the gradients in two messages. Before it dies, rank 2 has sent the first; it never sends the second.
+# In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and kills a process, or if a machine loses power. Because `bucket_cap_mb` is tiny, DDP sends the gradients in two messages. Rank 2 sends the first one before it dies; it never sends the second.
 #
 # **Predict.** What will the other three ranks do: (A) wait for 30 s, their group's deadline; (B) get an error at once; or (C) carry on with wrong gradients? Answer with a letter.
 
@@ -220,9 +220,9 @@ momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
 assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentum)})
 
 # %% [markdown]
-# Nothing is lost except the work on one batch. The replicas are equal to the bit, momentum included, because the failed step was never completed: some gradients had already been averaged and some had not, but `optimizer.step()` comes only after all of them. So discard the gradients (`zero_grad` in `train_step` does this), wrap the model again, and repeat step 12. (First `unwrapped` removes the old DDP's hooks from the model, because they belong to a group that contains a dead rank.) `my_share` already divides the batch among the three ranks of the new world.
+# Nothing is lost except the work on one batch. The replicas are equal bit for bit, momentum included, because the failed step was never completed: some gradients had already been averaged and some had not, but `optimizer.step()` runs only once all of them have been. So discard the gradients (`zero_grad` in `train_step` does this), wrap the model again, and repeat step 12. (First `unwrapped` removes the old DDP's hooks from the model, because they belong to a group that contains a dead rank.) `my_share` already divides the batch among the three ranks of the new world.
 #
-# **Predict.** Over the first 20 steps, what will be the largest difference between these losses and those of the undisturbed single process? Write the order of magnitude, such as `1e-3`.
+# **Predict.** Over the first 20 steps, what will be the largest difference between the losses of this run and those of the undisturbed single process? Write the order of magnitude, such as `1e-3`.
 
 # %%
 prediction = None
@@ -274,7 +274,7 @@ print(f"learning rate times steps in an epoch: before {before:.3g}, after {after
 #
 # In the middle of an epoch there is one more question: *who* takes the samples that are left? `DistributedSampler` gave each of R ranks its own list. No survivor has the dead rank's list, and a new sampler for R - 1 ranks would begin the epoch again.
 #
-# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must come exactly once, and the ranks' k-th samples together must be the k-th group of `world_size` samples in what is left.
+# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must come exactly once, and the k-th samples of all ranks together must be the k-th group of `world_size` samples among those that are left.
 
 
 # %% tags=["exercise"] exercise="12.rest_of_epoch"
@@ -336,7 +336,7 @@ check("12.go_on")
 # %% [markdown]
 # Stuck? `hint("12.go_on")`, `solution("12.go_on")`.
 #
-# With this function a training loop can survive a death without help from the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; then the loop calls your `go_on`, or the worked solution if yours is missing or not right yet. `noted` records when each action starts and ends.
+# With this function a training loop can survive a death without anyone at the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; then the loop calls your `go_on`, or the worked solution if yours is missing or not right yet. `noted` records when each action starts and ends.
 
 # %%
 # %%px
@@ -462,7 +462,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Detecting the death and shrinking take most of the time, tens of milliseconds. And what does the loss look like over all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Most of the time goes into detecting the death and shrinking, which together take tens of milliseconds. And what does the loss look like over all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
@@ -531,7 +531,7 @@ def resume(parts):
 
 
 # %% [markdown]
-# The cell below takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 steps from the copy, once with everything and five times with one part left out.
+# The cell below takes 20 steps, copies the state, and takes 20 more without interruption. Then it repeats the last 20 steps from the copy, once with everything, and five times with a different part left out each time.
 #
 # **Predict.** In how many of the five cases do the weights differ from those of the uninterrupted run?
 
@@ -626,7 +626,7 @@ if rank == 0:
     print(refused)
 
 # %% [markdown]
-# No: the file has the random generators of four ranks, and two ranks can't draw the random numbers of four. With `load_checkpoint(..., restore_generators=False)` they could continue, but with different dropout masks. For the masks of the undisturbed run we need four ranks. So discard the survivors, and start again:
+# No: the file contains the states of four ranks' random generators, and two ranks can't draw the random numbers of four. With `load_checkpoint(..., restore_generators=False)` they could continue, but with different dropout masks. For the masks of the undisturbed run we need four ranks. So discard the survivors, and start again:
 
 # %% tags=["nbval-ignore-output"]
 cluster.restart()
@@ -801,7 +801,7 @@ found = cluster.view["equal_to"][0]
 compare(prediction, found[0] if found else "C")
 
 # %% [markdown]
-# A: the weights and the optimizer state are those after step 10, equal to the bit, although there are only half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
+# A: the weights and the optimizer state are, bit for bit, those after step 10, although there are only half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
 
 # %%
 assert cluster.view["equal_to"][:2] == [["A"], ["A"]]
@@ -812,7 +812,7 @@ assert cluster.view["unfinished"] == [True] * 4
 #
 # - Once `async_save` has returned, you may change the weights and the optimizer state, because the copy has been made. (If you pass your own stager as `async_stager`, it can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
 # - The group that you pass to `async_save` belongs to the writing thread. Hence `dist.new_group()`: in a shared group the thread's calls would mix with those of training. The group needs a backend for CPUs, so if training uses NCCL, create it with `dist.new_group(backend="gloo")`, for example.
-# - The checkpoint is not complete until `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Wait for `result()` before you start the next save, end the program or delete the previous checkpoint. And save into a new folder each time: in an old folder, the old `.metadata` would sit beside files that are just being overwritten.
+# - The checkpoint is not complete until `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Wait for `result()` before you start the next save, end the program or delete the previous checkpoint. And save into a new folder each time: in an old folder, the old `.metadata` would sit beside files that are being overwritten.
 #
 # **Predict.** The network has 301,066 parameters in float32, and Adam keeps two more numbers for each. How many bytes does each of the four ranks write? And how many would rank 0 have to receive if it wrote everything itself? Write `[written, received]`.
 
@@ -853,12 +853,12 @@ assert sum(mine) == 3 * 4 * 301_066
 assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps for 6 tensors
 
 # %% [markdown]
-# Each rank writes one file, with 12 bytes for each parameter in its quarter of the model, and between 1 and 2 kB of header for each tensor. The ranks exchange only plans of which rank writes what. To gather everything, rank 0 has to receive $(R - 1)/R$ of the state from the other $R - 1$ ranks, and then holds the whole state in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which writes them alone: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others. This takes less than a second if the storage can accept 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only while the copy in memory is made. Shards and `async_save` therefore shorten the time that training loses in one save, which is $\delta$ in the next section.
+# Each rank writes one file, with 12 bytes for each parameter in its quarter of the model, and between 1 and 2 kB of header for each tensor. The ranks exchange only plans of which rank writes what. To gather everything, rank 0 has to receive $(R - 1)/R$ of the state from the other $R - 1$ ranks, and then holds the whole state in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, and writing them from there takes 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks, each rank writes 0.83 GB at the same time as the others. This takes less than a second if the storage can accept 2 TB/s in total (Llama 3's could, *published* [1]). And if the save is asynchronous, training stops only while the copy in memory is made. Shards and `async_save` therefore shorten the time that training loses in one save ($\delta$ in the next section).
 
 # %% [markdown]
 # ## 8. How often to save
 #
-# If you save rarely, a failure costs much work. If you save often, saving costs much time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$ for its save. On average, a failure comes every $T_\text{fail}$ and costs half an interval. The share of time that is lost is therefore about
+# If you save rarely, a failure destroys a lot of work. If you save often, saving takes up a lot of time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$ for its save. On average, a failure comes every $T_\text{fail}$ and costs half an interval. The share of time that is lost is therefore about
 #
 # $$\frac{\delta}{\tau} + \frac{\tau}{2\,T_\text{fail}}, \qquad \text{smallest at} \quad \tau = \sqrt{2\,\delta\,T_\text{fail}}.$$
 #
@@ -939,7 +939,7 @@ compare(prediction, shares, within=0.2, source="By the formula")
 saving_interval(simulated, formula, best)
 
 # %% [markdown]
-# The points show the simulation, the solid lines the exact mean, and the dashed lines Young's interval. For 10,000 ranks it hits the lowest point, and for 100,000 it is still close. (With 1,500 failures the simulated mean is accurate to about $1/\sqrt{1500}$, or 3%; we allow 10%.)
+# The points show the simulation, the solid lines the exact mean, and the dashed lines Young's interval. That interval is at the minimum for 10,000 ranks, and still close to it for 100,000. (With 1,500 failures the simulated mean is accurate to about $1/\sqrt{1500}$, or 3%; we allow 10%.)
 #
 # With 10,000 ranks and a good interval, a tenth of the time is lost. With 100,000 ranks, the same lifetimes and the same 60 s per save, more than a third is lost *at best*. Then something else has to change:
 #
@@ -1039,13 +1039,13 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 #
 # Some frameworks also offer what the first column describes (elastic Horovod keeps the state in memory and continues with the ranks that are left), and large training runs use both methods: survivors for a single death, checkpoints for the rest.
 #
-# Shrinking is becoming possible on GPUs too. NCCL can *shrink* a communicator since version 2.27, and later versions can also *revoke* one [7]; both terms come from ULFM. PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, continues with those, and lets a restarted replica fetch the weights from a living one.
+# Shrinking is becoming possible on GPUs too. Since version 2.27 NCCL has been able to *shrink* a communicator, and later versions can also *revoke* one [7]; both terms come from ULFM. PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, continues with those, and lets a restarted replica fetch the weights from a living one.
 #
 # ## 10. When nobody dies, and nothing moves
 #
-# A death is at least noticed. Worse is a *hang*: a rank is alive, but does not make the call that the others wait for. In the next cell a send and a receive do not match. `--limit 3` gives the cell 3 s instead of 60.
+# A death is at least noticed. A *hang* is worse: a rank is alive, but does not make the call that the others wait for. In the next cell a send and a receive do not match. `--limit 3` gives the cell 3 s instead of 60.
 #
-# **Predict.** How many of the four ranks will be waiting after 3 s? And to fix the bug, on how many ranks at least must you change the code? Write `[waiting, to change]`.
+# **Predict.** How many of the four ranks will be waiting after 3 s? And what is the smallest number of ranks on which you must change the code to fix the bug? Write `[waiting, to change]`.
 
 # %%
 prediction = None
@@ -1064,7 +1064,7 @@ print("done")
 compare(prediction, [4, 1], source="In the report above")
 
 # %% [markdown]
-# After 3 s a *hang report* appears, and the ranks are free again. It has one line per rank: what the rank was doing, with which rank, with what data, and in which line of your cell. Below these lines, it tries to name the bug. Read a report like this:
+# After 3 s a *hang report* appears, and the ranks are free again. It has one line per rank: what the rank was doing, with which other rank, with what data, and in which line of your cell. Below these lines, it tries to name the bug. Read a report like this:
 #
 # 1. **Who is not waiting?** If one rank has finished, has raised an error, is computing or is dead, then the others wait for it, directly or through a chain. Follow the chain: 2 waits for 1, 1 waits for 0, 0 waits for 3.
 # 2. **Does the chain close?** If every rank waits for another, and the chain forms a circle, it is a *deadlock*.
@@ -1173,7 +1173,7 @@ dist.all_reduce(own)
 cluster.where()
 
 # %% [markdown]
-# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the calls, `u` and `d` move up to the caller and back down, `p x` prints `x`, and `q` leaves. Run it in a cell of your own (a prompt waits for input, so this notebook cannot contain it):
+# **Look inside the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes the commands of Python's debugger: `w` shows the call stack, `u` and `d` move up and down in it, `p x` prints `x`, and `q` leaves. Run it in a cell of your own (a prompt waits for input, so this notebook cannot contain it):
 #
 # ```
 # %pxdebug 3

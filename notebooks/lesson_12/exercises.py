@@ -31,7 +31,7 @@ def check_name_the_bugs(name_the_bugs) -> str:
     return "In all three reports you found the cause, not one of its consequences."
 
 
-# ---- numbers that are none ----------------------------------------------------------------------
+# ---- wrong numbers ------------------------------------------------------------------------------
 
 STANDARDISE_HINTS = [
     "Think of one process with all rows: it knows one mean and one spread. Which sums over "

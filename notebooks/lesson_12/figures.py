@@ -38,7 +38,7 @@ def loss_across_deaths(
     Args:
         losses: the loss of each step, beginning with step 0.
         serial: the losses of the serial run, which the others should equal.
-        deaths: from the number of a step in which a rank died to the number of that rank.
+        deaths: maps the step in which a rank died to that rank.
         ranks: the number of ranks at the beginning.
         alt: alternative text; leave measured numbers out of it.
 
@@ -96,9 +96,9 @@ def saving_interval(
     """Plot the share of time lost against the seconds between saves, both logarithmic.
 
     Args:
-        simulated: from a label to intervals (seconds) and the shares lost there (0 to 1).
-        expected: from the same labels to the share lost as a function of the interval.
-        best: from the same labels to Young's interval, drawn as a dashed line.
+        simulated: maps a label to intervals (seconds) and the shares lost there (0 to 1).
+        expected: maps the same labels to the share lost as a function of the interval.
+        best: maps the same labels to Young's interval, drawn as a dashed line.
         alt: alternative text.
     """
 

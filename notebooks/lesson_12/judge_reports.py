@@ -1,6 +1,6 @@
 """The judge of lesson 12 for the diagnoses of hang reports.
 
-It tells what each wrong diagnosis of the reports in :mod:`.hang_reports` overlooks, and needs no
+It says what each wrong diagnosis of the reports in :mod:`.hang_reports` overlooks, and needs no
 ranks.
 """
 
