@@ -721,7 +721,7 @@ print(found["3. type test"]["replicas equal"])
 # | gradient | of the batch | `all_reduce`, divided by $R$, between `backward` and `step` |
 # | optimizer | one | one per rank, always in the same state |
 # | learning rate | $\lambda$ for $B$ | try $R \lambda$ with a warm-up, then measure |
-# | proof | – | replicas equal to the bit; equal to one process within rounding: half a billion times closer in float64 than in float32 |
+# | proof | – | replicas equal bit for bit; equal to one process within rounding: half a billion times closer in float64 than in float32 |
 #
 # - Replicas stay in step by induction: same weights, same state, same gradient, same function. One broken link breaks all later steps.
 # - A falling loss proves nothing. Check the two invariants.

@@ -311,7 +311,7 @@ assert worst(four.parameters(), alone.parameters()) > 1e-3, "the weights have no
 assert worst(four.parameters(), one.parameters()) < 1e-10
 
 # %% [markdown]
-# The two runs agree to 1e-10, but not to the bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
+# The two runs agree to 1e-10, but not bit for bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
 #
 # **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference of less than `250 u` times the largest gradient is rounding (`250 u` is about 1.5e-5). A larger one would point to a mistake.
 
@@ -688,7 +688,7 @@ check("07.accumulate")
 # %% [markdown]
 # Stuck? `hint("07.accumulate")`, `solution("07.accumulate")`.
 #
-# Even with a lock, chance decides the *order* of the additions, and so the last bits of the sum. The course's library therefore lets a single thread add up the gradients, in the order of the devices. Two runs then agree to the bit.
+# Even with a lock, chance decides the *order* of the additions, and so the last bits of the sum. The course's library therefore lets a single thread add up the gradients, in the order of the devices. Two runs then agree bit for bit.
 #
 # ## 7. Break it on purpose: the lost statistics
 #

@@ -168,7 +168,7 @@ assert max(max(pair) for pair in cluster.view["differences"]) < 1e-4
 print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
 
 # %% [markdown]
-# Each gradient is off by one or two rounding errors, and these accumulate over 20 steps with momentum. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, changes the weights by 0.1 or more. On four ranks, too, the model trained by hand and the DDP model may agree to the bit. If they do, your MPI added in the same order for both, which no standard guarantees.
+# Each gradient is off by one or two rounding errors, and these accumulate over 20 steps with momentum. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, changes the weights by 0.1 or more. On four ranks, too, the model trained by hand and the DDP model may agree bit for bit. If they do, your MPI added in the same order for both, which no standard guarantees.
 #
 # So far, we have compared the ranks with each other, and DDP with our own loop. The third comparison is the one that counts: *R ranks equal one process with the whole batch*. We make it in float64, where rounding errors are about $10^{-16}$, too small to hide a mistake. Rank 0 also trains a model alone, on the whole batch of 128 images. We allow $10^{-12}$, which leaves room for ten thousand rounding errors and is far below the effect of any real mistake.
 
@@ -1135,7 +1135,7 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean gradient is small, but each rank's own gradient is not. A rank's own gradient sets its scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal to the bit, because all ranks decode the same messages.
+# Near the minimum the mean gradient is small, but each rank's own gradient is not. A rank's own gradient sets its scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal bit for bit, because all ranks decode the same messages.
 #
 # How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of the bytes that a ring sends in float32, for any $p$.
 
@@ -1435,7 +1435,7 @@ assert "RANK" not in found, "nobody used torchrun"
 # %% [markdown]
 # (Other MPI libraries use other names, such as `PMI_RANK` in MPICH. So it is better to ask PyTorch: `dist.get_rank()`.)
 #
-# The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. Its last line of output is the result, with a *checksum* of the weights. The text after the `$` is what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results to the bit.)
+# The file `scripts/ddp.py` contains this lesson's training as a script: LeNet, DDP, and `DistributedSampler` with `set_epoch`, on MNIST if you have it and otherwise on the digits. Its last line of output is the result, with a *checksum* of the weights. The text after the `$` is what you would type in a terminal. (`torchrun` is short for `python -m torch.distributed.run`. The GPUs are hidden so that we can compare results bit for bit.)
 
 # %%
 import json

@@ -143,4 +143,4 @@ def check_resume(resume) -> str:
 
     need_process_group()
     judge_resume(resume)
-    return "Weights, momentum and every rank's random state are restored to the bit."
+    return "Weights, momentum and every rank's random state are restored bit for bit."

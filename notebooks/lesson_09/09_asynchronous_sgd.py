@@ -1107,13 +1107,13 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | 0, but replicas differ |
 # | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
-# | same result as one process | yes, up to rounding | yes, up to rounding | no, but the same as a replay of its order, to the bit | no (yes for H = 1) | no |
+# | same result as one process | yes, up to rounding | yes, up to rounding | no, but the same as a replay of its order, bit for bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #
 # - The server holds the weights, the optimizer and the version number; a worker holds a model and data.
 # - The mean staleness is about W - 1, no matter how slow any worker is, because the sum telescopes.
 # - Stale gradients hurt when the rate times the staleness is large: divide the rate by the staleness, or bound the staleness.
-# - Test an asynchronous program by recording the order and replaying it: the results are equal to the bit.
+# - Test an asynchronous program by recording the order and replaying it: the results are equal bit for bit.
 # - Asynchronous SGD wins where workers differ in speed. Where they do not, synchronous SGD is simpler and just as fast.
 #
 # **Next:** lesson 10 splits the model instead of the data. You can also go to lesson 12, When a rank dies, which does not need lesson 10. Lesson 11 looks inside a step: hardware and profiles.

@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal to the bit.
+# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal bit for bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 

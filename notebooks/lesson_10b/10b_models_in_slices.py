@@ -392,7 +392,7 @@ all_reduces, handed_over = traffic.collectives["all_reduce"]
 compare(prediction, cluster.view["all_reduces"][0])
 
 # %% [markdown]
-# There are two blocks, each with an attention and an MLP, and each of these has one all-reduce in forward and one in backward: 8 in all. Each all-reduce has the size of the activations, samples · tokens · width numbers, whatever the size of the weights. Now the proof: after five steps the slices equal the matching parts of the uncut model, and the parameters that were not cut are the same on all ranks, to the bit.
+# There are two blocks, each with an attention and an MLP, and each of these has one all-reduce in forward and one in backward: 8 in all. Each all-reduce has the size of the activations, samples · tokens · width numbers, whatever the size of the weights. Now the proof: after five steps the slices equal the matching parts of the uncut model, and the parameters that were not cut are the same on all ranks, bit for bit.
 
 
 # %%
