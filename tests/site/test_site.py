@@ -118,7 +118,7 @@ def test_the_reference_has_every_public_name(site: Path, root: Path) -> None:
     assert [name for name in offered if name not in backend] == []
     # What the table of modules names; those of a lesson are that lesson's own.
     texts = [(root / source).read_text() for source in site_pages.sources() if ".md" in source]
-    (table,) = (text.split("| module | what for |")[1] for text in texts if "| module |" in text)
+    (table,) = (text.split("| module | purpose |")[1] for text in texts if "| module |" in text)
     named = []
     for cell in re.findall(r"^\| (`.*?) \|", table.split("\n\n")[0], re.MULTILINE):
         first, *others = re.findall(r"`([\w.]+)`", cell)
