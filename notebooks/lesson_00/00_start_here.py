@@ -185,7 +185,7 @@ print(total)
 assert total == 0 + 10 + 20 + 30
 
 # %% [markdown]
-# In the next all-reduce, rank 3 does not take part. With plain MPI, the other ranks would wait indefinitely, and so would you. Here each cell has a *limit*, which is 60 s unless you set a different one. In the next cell, `--limit 2` sets it to 2 s, so you do not have to wait long.
+# Rank 3 does not take part in the next all-reduce. With plain MPI, the other ranks would wait indefinitely, and so would you. Here, each cell has a *limit*, which is 60 s unless you set a different one. In the next cell, `--limit 2` sets it to 2 s, so you do not have to wait long.
 #
 # **Predict.** How many ranks do not finish?
 
@@ -206,7 +206,7 @@ compare(prediction, cluster.view["finished"].count(False))
 # This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. If it was waiting, the row also says in which call, on which line of which cell, and for how long. The sentence below the table explains what probably went wrong.
 #
 # - **Symptom.** Nothing happens until the cell's limit has passed.
-# - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it did not make the call in which the others are waiting.
+# - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it never made the call in which the others are waiting.
 # - **Fix.** All ranks must make the call. Here, move it out of the `if`.
 #
 # When ranks are pulled out of a call, some messages may have arrived and others not. The connections between the ranks were therefore renewed, as the line above the report says. Your variables are still there, and you can simply carry on:
@@ -407,7 +407,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# A fair comparison needs one more run. The one process used a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does training take that way?
+# A fair comparison needs one more run. The single process used one thread, on one core. With several threads, PyTorch can use all cores from one process. How long does training take then?
 
 # %% tags=["nbval-ignore-output"]
 torch.set_num_threads(cores)

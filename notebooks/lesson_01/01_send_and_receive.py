@@ -71,7 +71,7 @@ compare(prediction, cluster.view["role"])
 figures.point_to_point([(0, 1, "settings")], world_size=4, title="Rank 0 sends, rank 1 receives")
 
 # %% [markdown]
-# **Predict.** Rank 0 changes its settings *after* it has sent them. Which learning rate does rank 1 have in the end?
+# **Predict.** Rank 0 changes its settings *after* it has sent them. Which learning rate does rank 1 end up with?
 
 # %%
 prediction = None

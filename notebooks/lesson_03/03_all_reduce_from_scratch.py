@@ -687,7 +687,7 @@ print(f"bandwidth {1 / beta / 1e9:.1f} GB/s, additions {1 / gamma / 1e9:.1f} GB/
 assert min(alpha, beta, gamma) > 0
 
 # %% [markdown]
-# α is in seconds per message, and β and γ in seconds per byte, all *measured here*. The intervals come from the fit: they show how well a straight line describes the points. For the reasons given in lesson 01 (buffers and caches), the fit is only rough, and rougher still on a busy machine.
+# α is in seconds per message, β and γ in seconds per byte; all are *measured here*. The intervals come from the fit: they show how well a straight line describes the points. For the reasons given in lesson 01 (buffers and caches), the fit is only rough, and rougher still on a busy machine.
 #
 # Now for the five algorithms. First, let us predict their times from these three numbers alone.
 
@@ -849,7 +849,7 @@ figures.measured_and_predicted(
 #
 # ## 11. The library's own
 #
-# **Predict.** By what factor is MPI's own all-reduce faster than the best of our five, for 8 bytes and for 2 MiB? Give a list of two numbers.
+# **Predict.** By what factor is MPI's own all-reduce faster than the best of our five algorithms, for 8 bytes and for 2 MiB? Give a list of two numbers.
 
 # %%
 prediction = None

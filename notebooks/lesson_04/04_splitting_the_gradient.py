@@ -228,7 +228,7 @@ check("04.gradients")
 #
 # - **SGD** (stochastic gradient descent) [1]: $\theta \leftarrow \theta - \lambda g$.
 # - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ adds up past gradients, each of which counts $\mu$ times as much as the next one. Then $\theta \leftarrow \theta - \lambda v$.
-# - **Adam** [3] maintains running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$. Both begin at zero; correcting for that gives $\hat m$ and $\hat s$. The update is $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$, in which the small number $\varepsilon$ prevents a division by zero.
+# - **Adam** [3] maintains running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$. Both start at zero; correcting for that gives $\hat m$ and $\hat s$. The update is $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$, in which the small number $\varepsilon$ prevents division by zero.
 
 
 # %%

@@ -128,7 +128,7 @@ print("first weight:", round(next(model.parameters()).flatten()[0].item(), 4))
 compare(prediction, cluster.view["messages"][0])
 
 # %% [markdown]
-# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised an error on *every* rank if they had differed.
+# Rank 0 sends ten tensors to each of three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit; if any had differed, it would have raised an error on *every* rank.
 #
 # Here rank 0 does all the work, one sibling at a time. A *broadcast* gives the same data to all ranks (lesson 02). It takes one call per tensor, and a library that knows how the machines are connected may have the siblings pass the data on.
 

@@ -130,7 +130,7 @@ check("06.fewest_ranks")
 #
 # ## 2. Measure both, predict, run
 #
-# We take three networks and two batch sizes. For each combination we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up of two ranks, and run real training steps, on one rank and on two.
+# We take three networks and two batch sizes. For each combination, we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up of two ranks, and run real training steps on one rank and on two.
 #
 # A speed-up is a *ratio* of two times, and the speed of a shared machine varies from moment to moment. If you measure all steps of one process today and all steps of two ranks tomorrow, you compare two days. We therefore measure in 25 *rounds*. Each round takes four measurements in quick succession (computing on one rank, computing on both, synchronising, and a whole step on both) and gives its own ratio. A disturbance that lasts longer than a round slows all four measurements and cancels out of the ratio. A shorter one spoils a single round, and the median ignores it.
 #
@@ -426,7 +426,7 @@ for way, a, b in zip(("per parameter", "flattened"), predicted, times, strict=Tr
     print(f"{way:14} predicted {1e3 * a:5.1f} ms, measured here {1e3 * b:5.1f} ms")
 
 # %% [markdown]
-# The bytes are the same, the result is the same to the last bit, and there is one message instead of ten. So is one large message best? Only if there is nothing else to do in the meantime.
+# The bytes are the same and the result is the same to the last bit, but there is one message instead of ten. So is one large message best? Only if there is nothing else to do in the meantime.
 #
 # To do something else in the meantime, call the all-reduce with `async_op=True`: the call returns a *handle* at once. Until `handle.wait()` has returned, the tensor belongs to the all-reduce, so neither read nor change it.
 

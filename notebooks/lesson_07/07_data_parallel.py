@@ -128,7 +128,7 @@ assert (sizes, few) == ([63, 63, 63, 61], [3, 3, 3])
 #
 # ### Exercise 1: deal out evenly
 #
-# Write `scatter_evenly(batch, p)`, which returns a list of `p` tensors: the shards of `batch` in order, each in its own memory. The sizes of any two shards may differ by at most one sample. If there are fewer samples than devices, the last shards are empty.
+# Write `scatter_evenly(batch, p)`, which returns a list of `p` tensors: the shards of `batch` in order, each in its own memory. No two shards may differ in size by more than one sample. If there are fewer samples than devices, the last shards are empty.
 
 
 # %% tags=["exercise"] exercise="07.scatter"
@@ -425,7 +425,7 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# The other devices wait while the master works alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
+# The other devices wait while the master works alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine, four devices share few cores, so their forward and backward passes are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
 #
 # The master's part also *grows*. With `p` devices, the master sends `p - 1` copies of the model and adds `p - 1` gradients to its own, while each device has only `1/p` of the samples to work on.
 
@@ -734,7 +734,7 @@ assert running_means == [0, 10, 20, 30]
 # | machines | one | any number |
 # | code to change | one line | about ten lines, and a launcher |
 #
-# - Invariant: up to rounding, the gradient on the master is that of one device with the whole batch, even with uneven shards.
+# - Invariant: up to rounding, the gradient on the master equals that of one device with the whole batch, even with uneven shards.
 # - The loss is a mean over *all* samples, so the gradients of the replicas are added up, not averaged.
 # - Update only the master. Changes to replicas are lost.
 #

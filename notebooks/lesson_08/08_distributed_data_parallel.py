@@ -107,9 +107,9 @@ assert_replicas_equal(by_ddp)
 assert_weights_moved(by_ddp, before)
 
 # %% [markdown]
-# The model trained by hand is the same on all ranks, and so is the one trained with DDP. Are these two models equal to each other as well?
+# The model trained by hand is the same on all ranks, and so is the one trained with DDP. Are the two also equal to each other?
 #
-# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained with DDP, after 20 steps on **two** ranks? The cell creates two groups, one of ranks 0 and 1, the other of ranks 2 and 3, and each group trains on its own.
+# **Predict.** After 20 steps on **two** ranks, what is the largest difference between a weight trained by hand and the same weight trained with DDP? The cell creates two groups, one of ranks 0 and 1 and the other of ranks 2 and 3, and each group trains on its own.
 
 # %%
 prediction = None
@@ -1152,7 +1152,7 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. First, DDP rebuilds its buckets after the first step, so start to compress after that, as PowerSGD does above. Second, a part that was left out at one learning rate is applied at the rate of the next step; Karimireddy and others therefore multiply by the rate first and then round [8].
+# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. First, DDP rebuilds its buckets after the first step, so start compressing only after that, as PowerSGD does above. Second, a part that was left out at one learning rate is applied at the rate of the next step; Karimireddy and others therefore multiply by the rate first and then round [8].
 #
 # *Published*: Seide and others trained speech models with 1 bit per number and feedback, with almost no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems in which SGD with only the signs of the gradient never reaches the minimum. They also prove that SGD with feedback converges as fast as plain SGD for many compression schemes [8].
 #
@@ -1412,7 +1412,7 @@ check("08.resume")
 # | *local rank*: rank within this machine | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `SLURM_LOCALID` |
 # | where the ranks meet | `MASTER_ADDR`, `MASTER_PORT` | MPI knows | you set this |
 #
-# The rank determines which samples a process takes. The *local* rank determines which GPU it uses: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun` you call `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, you pass `init_method="mpi://"`.
+# The rank determines which samples a process takes. The *local* rank determines which GPU it uses: two machines with four GPUs each have ranks 0 to 7, and local ranks 0 to 3 on each machine. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own GPU. With `torchrun`, you call `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, you pass `init_method="mpi://"`.
 #
 # **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have: (A) `RANK`, (B) `OMPI_COMM_WORLD_RANK`, (C) both or (D) neither? Answer with a letter.
 

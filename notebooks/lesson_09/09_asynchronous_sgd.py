@@ -835,7 +835,7 @@ figures.curves(
 #
 # Now for the question that matters: how long does it take to train the network until it classifies 85% of the test digits correctly? Let a gradient take 20 ms on a normal worker and 60 ms on a straggler. There are three workers, and the straggler is worker 3.
 #
-# Synchronous SGD makes an update from three gradients once the slowest one has arrived: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, which is 7 per 60 ms.
+# Synchronous SGD makes an update from three gradients once the slowest one has arrived: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, or 7 per 60 ms.
 #
 # **Predict.** Suppose that synchronous and asynchronous SGD learn equally much from each gradient. By what factor is asynchronous SGD faster with the straggler, and by what factor without it? Write a list of two numbers.
 

@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is about $10^{-16}$. (With batch norm the answer would be C, because it takes its means over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
+# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is about $10^{-16}$. (With batch norm the answer would be C, because its means are taken over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
 
 # %%
 assert apart < 1e-12
@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs forward a second time, but it takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal bit for bit.
+# With this policy, a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs the forward pass a second time, but takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal bit for bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 
@@ -727,7 +727,7 @@ for units_of in cluster.view["found"]:
 # %% [markdown]
 # ## 6. With torch.distributed.pipelining
 #
-# PyTorch provides both schedules, and others. You supply your stage, its number and the loss; PyTorch works out the shapes, the sends and the receives.
+# PyTorch provides both schedules and others. You supply your stage, its number and the loss; PyTorch works out the shapes, sends and receives.
 
 # %%
 # %%px

@@ -1251,7 +1251,7 @@ assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
 # %% [markdown]
 # ### Replicas of shards: HSDP
 #
-# You can also give a mesh of two dimensions to `fully_shard` itself. It then shards the model along the second dimension and replicates it along the first. This is *HSDP*, hybrid sharded data parallelism [4]. Ranks 0 and 1 hold half of the model each, and so do ranks 2 and 3. Every rank has its own samples.
+# You can also give a two-dimensional mesh to `fully_shard` itself. It then shards the model along the second dimension and replicates it along the first. This is *HSDP*, hybrid sharded data parallelism [4]. Ranks 0 and 1 each hold half of the model, and so do ranks 2 and 3. Every rank has its own samples.
 #
 # Each rank therefore belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as in stage 3. Its *replicate* group consists of the ranks that hold the same shard, one in each machine; after the reduce-scatter, these ranks all-reduce their part of the gradient.
 #
@@ -1388,7 +1388,7 @@ gpus_needed(gpus, stages)
 # %% [markdown]
 # Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16-bit numbers and the usual MLP, 4h wide (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
 #
-# Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward, a multiplication and an addition, and twice as many in backward.
+# Last comes the traffic of one step. All of it is *predicted* from two rates per GPU: 400 TFLOP/s of useful work, that is, 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward (a multiplication and an addition) and twice as many in backward.
 #
 # The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in forward and again in backward, and reduce-scatters the gradients; each of these three moves one number per parameter, and each rank sends $\frac{p-1}{p}$ of these numbers. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
 

@@ -378,7 +378,7 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # - **ReLU, pooling and norm** are far to the left: they perform at most one operation per number, and each number takes 4 bytes to read and 4 to write. Faster arithmetic does not help them. *Fusing* operations does (`torch.compile`), because intermediate numbers are then not written to memory.
 # - **Large linear layers and convolutions** are near or beyond the ridge. For them the peak matters. But not every product is large: in the layer from 512 to 10, each input is used for only ten outputs, which makes about 4 FLOP per byte. And the large layer with *one* sample (the last point) is far down the slope.
 # - **Points above the memory's roof** are no contradiction. Their data, 0.15 to 2.4 MB, is still in a cache from the previous try, so the dashed roof applies to them. In a large model the data would no longer be there.
-# - **A point far below all roofs** is limited by something that the roofline leaves out: the overhead of a call, in small layers, or a library without a good kernel for this shape. The roof is a bound, not a prediction.
+# - **A point far below all roofs** is limited by something that the roofline leaves out: call overhead, in small layers, or a library without a good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
 #
@@ -593,7 +593,7 @@ check("11.read_share")
 #
 # ## 6. Input while you compute: workers
 #
-# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
+# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load batches ahead. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
@@ -685,7 +685,7 @@ assert cluster.view["drawn"] == [5] * 4
 # %% [markdown]
 # So each rank keeps up to w · `prefetch_factor` batches waiting in memory. Reproducibility needs care too: each worker has its own random state (`worker_init_fn`, `generator`), and batches drawn in advance are lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU can read host memory by itself, without the CPU, if that memory is *pinned*: the operating system then does not move it. `DataLoader(..., pin_memory=True)` puts batches into pinned memory, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; if you call `pin_memory()` just before the copy, the two together take longer than a copy without pinning [5]. On a machine without a GPU there is nothing to pin, and PyTorch prints a warning. If there is a GPU, the next cell measures copies with and without pinning.
+# **Pinning.** A GPU can read host memory without the CPU if that memory is *pinned*, which means that the operating system does not move it. `DataLoader(..., pin_memory=True)` puts batches into pinned memory, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to its own pinned buffer, and `non_blocking` does not help. Pinning itself takes time, so leave it to the loader, which does it on a separate thread; if you call `pin_memory()` just before the copy, the two together take longer than a copy without pinning [5]. On a machine without a GPU, there is nothing to pin, and PyTorch prints a warning. If there is a GPU, the next cell measures copies with and without pinning.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -761,7 +761,7 @@ def self_times(profiler, steps):
 # %% [markdown]
 # First rank 0 trains alone, without a sync, while the other ranks have nothing to do. It has a core to itself, so its times contain computation only.
 #
-# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: in the convolutions' forward; **B**: in the convolutions' backward; **C**: in max pooling; **D**: in the linear layers.
+# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: in the convolutions' forward pass; **B**: in the convolutions' backward pass; **C**: in max pooling; **D**: in the linear layers.
 
 # %%
 prediction = None
@@ -998,7 +998,7 @@ for rank, seconds in enumerate(by_rank):
     print(f"rank {rank}   " + " ".join(f"{seconds[name]:9.3f}" for name in names))
 
 # %% [markdown]
-# Three ranks spend most of their time in `sync`. The usual conclusion, "communication is the bottleneck, we need a faster network", is wrong. In a collective all ranks wait for the last one. A long `sync` here means that another rank was late, and the rank with the shortest `sync` is the one that the others wait for.
+# Three ranks spend most of their time in `sync`. The usual conclusion, "communication is the bottleneck, we need a faster network", is wrong. In a collective, all ranks wait for the last one. A long `sync` here means that another rank was late, and the rank with the shortest `sync` is the one that the others wait for.
 #
 # ### Exercise 4: whom do they wait for, and for what?
 #

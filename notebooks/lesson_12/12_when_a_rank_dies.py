@@ -40,7 +40,7 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. How often does something break?
 #
-# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $T_\text{life}$ be the mean *lifetime* of one rank: the mean time until it fails. $R$ ranks have $R$ times as many failures, so the mean time to the next failure of the whole job is $T_\text{fail} = T_\text{life} / R$. (This assumes that ranks fail independently, and that a failed rank is replaced.)
+# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $T_\text{life}$ be the mean *lifetime* of one rank: the mean time until it fails. $R$ ranks fail $R$ times as often, so the mean time to the next failure of the whole job is $T_\text{fail} = T_\text{life} / R$. (This assumes that ranks fail independently, and that a failed rank is replaced.)
 #
 # *Published*: Meta counted 419 unexpected interruptions in 54 days of training Llama 3 on 16,384 GPUs [1].
 #
@@ -428,7 +428,7 @@ curve = [next(seen[s] for seen in everyones if s in seen) for s in range(42)]
 assert max(abs(a - b) for a, b in zip(curve, serial_losses, strict=True)) < 1e-10
 
 # %% [markdown]
-# After two deaths and 42 steps, the weights equal those of the undisturbed single process to within $10^{-10}$, as above. The next picture shows what the survivors did around the second death, and what the dead rank recorded last; all times come from this run.
+# After two deaths and 42 steps, the weights equal those of the undisturbed single process to within $10^{-10}$, as above. The next figure shows what the survivors did around the second death, and what the dead rank recorded last; all times come from this run.
 
 # %% tags=["nbval-ignore-output"]
 import json
@@ -884,7 +884,7 @@ check("12.best_interval")
 # %% [markdown]
 # Stuck? `hint("12.best_interval")`, `solution("12.best_interval")`.
 #
-# Does the formula hold? Here is a *simulation* of a training run that needs `work` seconds of pure computation, on a machine that fails at random times (exponentially distributed, as for independent failures). After a failure the restart takes a while, and everything since the last save has to be done again.
+# Does the formula hold? Here is a *simulation* of a training run that needs `work` seconds of pure computation, on a machine that fails at random times (exponentially distributed, as for independent failures). After a failure, the restart takes a while, and everything since the last save has to be redone.
 
 # %%
 import numpy as np

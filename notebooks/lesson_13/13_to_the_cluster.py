@@ -174,7 +174,7 @@ print("What rank 3 of 4 is told, two ranks on each of two nodes (stored run):\n"
 print(records.variables_table(["srun --mpi=pmix", "mpiexec in a job", "torchrun"]))
 
 # %% [markdown]
-# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one under `srun` and a wrong one under the other launchers.
+# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one under `srun` but a wrong one under the other launchers.
 #
 # > Take the rank from the library, with `dist.get_rank()` or `comm.rank`. Take the local rank from the launcher that started the *ranks*, or work it out with MPI: `comm.Split_type(MPI.COMM_TYPE_SHARED)` makes a communicator of the ranks that share this host's memory, and a process's rank in that communicator is its local rank.
 #
@@ -331,7 +331,7 @@ for run in runs:
 assert len(runs) == 7
 
 # %% [markdown]
-# One. That is not luck but an invariant: **the launcher decides where the ranks run, not what they compute**. When you move to a cluster, train for a few steps on one machine and on the cluster, and compare the weights before you start a job that takes a week.
+# One. That is not luck but an invariant: **the launcher decides where the ranks run, not what they compute**. When you move to a cluster, train for a few steps on one machine and on the cluster, and compare the weights before you start a week-long job.
 #
 # The bits agree because the sum of two numbers does not depend on their order, and because all seven runs used the same kind of CPU. With more ranks, two libraries may add the gradients in different orders. Another kind of CPU may use different instructions, and then even a single process ends with different bits. So compare checksums only between runs on the same kind of CPU. Otherwise compare losses or weights with a tolerance, such as a relative $10^{-5}$ after a few steps in float32, or repeat the comparison in float64. The next cell compares your checksum with the stored one; "other bits" only means that your CPU or your data is different.
 

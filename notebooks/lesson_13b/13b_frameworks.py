@@ -261,7 +261,7 @@ check("13b.distributed")
 # %% [markdown]
 # Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
 #
-# Do four ranks with your wrapper train as one process would? They train the small network of section 1. Except for the line with `wrap(...)`, the sharding of the samples and the averaging of the losses, this is the serial loop. (`yours_or_solution` uses the worked solution if yours is missing or not yet right.)
+# Do four ranks with your wrapper train as one process would? They train the small network of section 1. Apart from the line with `wrap(...)`, the sharding of the samples and the averaging of the losses, this is the serial loop. (`yours_or_solution` uses the worked solution if yours is missing or not yet right.)
 
 # %%
 # %%px
@@ -508,7 +508,7 @@ assert answers == [6.0] * 4
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its parts yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and its configuration sets how much of each to use. (It is only useful on GPUs, so it isn't installed here. The setting names below are those in its repository in autumn 2026 [10], and they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. You have already built most of its parts yourself. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and its configuration sets how much of each to use. (It is useful only on GPUs, so it isn't installed here. The setting names below are those in its repository in autumn 2026 [10], but they change: until August the batch size was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it gives you | lesson |
 # |---|---|---|
@@ -588,7 +588,7 @@ framework_map()
 #
 # Remember two more things. `LocalTensor` shows what simulated ranks compute, but it cannot show a hang. In torchtitan, the number of ranks is the product of all the degrees except the expert degree.
 #
-# Which should you choose? First of all, the one your colleagues know; after that, the one that puts the fewest lines between you and the three things above. If the model fits on one device, DDP is enough, with Fabric or Accelerate around it if you want the same script on every machine. For a larger model, use FSDP2, either by itself or through Fabric or Accelerate. Horovod's last release dates from 2023 [5]; you will read Horovod code more often than you write it.
+# Which should you choose? First of all, the one your colleagues know; after that, the one that puts the fewest lines between you and the three things above. If the model fits on one device, DDP is enough, with Fabric or Accelerate around it if you want the same script on every machine. For a larger model, use FSDP2, either by itself or through Fabric or Accelerate. Horovod's last release dates from 2023 [5]; you will read more Horovod code than you write.
 #
 # **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute`, the loss explodes. *Diagnosis*: `tf.distribute` sums the gradients, but your loss is the mean over one replica, so the learning rate is effectively multiplied by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
 #

@@ -146,7 +146,7 @@ check("14.sync_seconds")
 #
 # Three numbers describe a way to train: `ranks`, `batch` (the samples that *each* rank takes in a step) and `steps` (the number of steps to the target). In each step a rank computes for `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time; if there are more ranks, they take turns. If there are several ranks, they synchronise in each step after all of them have computed, which takes `sync` seconds. A single rank does not synchronise, even if it is passed as `many`.
 #
-# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`, which returns how many times as fast `many` reaches the target as `one`. Both have the attributes `ranks`, `batch` and `steps`.
+# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`, which returns the speed-up of `many` over `one`: how many times as fast it reaches the target. Both have the attributes `ranks`, `batch` and `steps`.
 
 
 # %% tags=["exercise"] exercise="14.speed_up"
@@ -301,7 +301,7 @@ check("14.time_to_target")
 # %% [markdown]
 # Stuck? `hint("14.time_to_target")`, `solution("14.time_to_target")`.
 #
-# Try your function on the two runs of task A: what did the clock show when a look first found the target accuracy?
+# Try your function on the two runs of task A: what did the clock show at the first look that found the target accuracy?
 
 # %% tags=["nbval-ignore-output"]
 my_time = yours_or_solution("14.time_to_target")
@@ -311,7 +311,7 @@ for name, run in (("one rank", alone_a), ("flattened", ours_a[0])):
     assert seconds == run.reached.seconds
 
 # %% [markdown]
-# One look is one measurement, and the accuracy goes up and down from look to look. The target counts as reached even if a single look finds it by luck. That is why the baseline and the plan are tested equally often, and why we run five seeds. The report's "seeds" row shows how much the number of steps varies between seeds. If two plans differ by less than that, the difference means nothing.
+# One look is one measurement, and the accuracy goes up and down from look to look. One lucky look is enough for the target to count as reached. That is why the baseline and the plan are tested equally often, and why we run five seeds. The report's "seeds" row shows how much the number of steps varies between seeds. If two plans differ by less than that, the difference means nothing.
 #
 # ## 5. Second solved example: task B, local SGD
 #
