@@ -408,7 +408,7 @@ from rank_by_rank.lesson_13.judge_scripts import BROKEN
 print(BROKEN)
 
 # %% [markdown]
-# Write `job_script()`, which returns the corrected script as a string. The check reads the script as Slurm would, then runs it in an empty folder with stand-ins for `srun` and `torchrun`, so nothing is trained.
+# Write `job_script()`, which returns the corrected script as a string. The check reads the script as Slurm would, then runs it in an empty folder, where stubs replace `srun` and `torchrun`, so nothing is trained.
 
 
 # %% tags=["exercise"] exercise="13.job_script"

@@ -119,7 +119,7 @@ THREE = [3.0, 4.5, 1.5]
         (engines.section, cells(1.1e-2, 4.4), cells(1.3e-2, 4.4), "+3.0 ms a cell"),
         (engines.section, cells(1e-2, 4.4), cells(1e-2, 4.6), "take 9.0 s here"),
         (failures.section, failed(0.19), failed(1.1), "took 1.10, 1.10 s"),
-        (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "a check took 1.07x as long"),
+        (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "took 1.07x as long as raw MPI"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(1.1e-3, 9.0), "takes 6.0 s here"),
         (busy.section, waiting(1.9), waiting(2.1), "by the median: 0.95x (4 B), target >= 1x"),
@@ -175,7 +175,7 @@ def test_the_event_log_says_what_each_number_contains():
     for row in ("one event", "one section", "all_reduce of 4 B, log on", "their difference"):
         assert f"| {row}" in text
     assert "- one section: an event, the context manager" in text
-    assert "- an all_reduce with the log on compared with one with the log off" in text
+    assert "- the difference between an all_reduce with the log on and one with it off" in text
 
 
 def test_rare_measurements_are_kept_with_their_date_or_count_as_missing():

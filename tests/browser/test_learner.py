@@ -188,7 +188,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.try_out(answer, WRONG)
     learner.start(check)
     learner.shows(check, "checking; your function is stopped after")
-    assert "the check runs" not in learner.ends(check, "(everyone-receives-first)")
+    assert "checking; your function" not in learner.ends(check, "(everyone-receives-first)")
     learner.try_out(answer, TYPING_ERROR)
     assert "TypeError" in learner.run(check, "comm.recv(sauce=left)")
     learner.try_out(spare, f'hint("{ID}")', "Hint 1 of 3")

@@ -171,7 +171,7 @@ def test_inside_a_job_that_does_not_fit(
 def test_the_job_of_lesson_13(bed: BedClient, slurm: None) -> None:
     written = run_job("scripts/ddp_srun.sbatch", ["--steps", "2"], START_WITHIN_S)
     assert '"ranks": 2' in written
-    assert "not done after 1 s (" in run_job("scripts/ddp_srun.sbatch", ["--epochs", "99"], 1)
+    assert "had not ended after 1 s (" in run_job("scripts/ddp_srun.sbatch", ["--epochs", "99"], 1)
     await_no_jobs(bed)
 
 
