@@ -239,7 +239,7 @@ def hang() -> Figure:
     return drawing.finish(
         "Ranks 0, 1 and 2 wait in an allreduce; rank 3 finished without it. When the limit passes, "
         "the kernel reads all event boards and finds the likely bug; then each waiting rank gets a "
-        "signal and leaves its call. All ranks are free. The report says what each was doing, in "
+        "signal and leaves its call. All ranks are free. The report says what each was doing, on "
         "which line, for how long, and that rank 3 finished without the allreduce."
     )
 
