@@ -205,7 +205,7 @@ assert difference < 1e-12
 print("the gradient is that of one device, to 1e-12")
 
 # %% [markdown]
-# The gradients of 63 + 63 + 63 + 61 samples were added up without weights, and the result is right. The loss was a mean over all 250 samples *before* anything was differentiated, so each output's gradient already contains the factor 1/250.
+# The gradients of 63 + 63 + 63 + 61 samples were added up without any weighting, and the result is right. The loss was a mean over all 250 samples *before* anything was differentiated, so each output's gradient already contains the factor 1/250.
 #
 # With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and runs the backward passes of all replicas at the same time [4]. On the CPU it uses only the caller's thread. So this lesson cuts the graph at the gather and lets every device run the backward pass of its own part.
 #

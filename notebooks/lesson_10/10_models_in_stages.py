@@ -247,7 +247,7 @@ def gpipe(pipe):
 
 
 # %% [markdown]
-# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same steps on one process with whole batches. By how much do the weights differ at most? (A) Not at all. (B) By less than $10^{-12}$. (C) By about $10^{-3}$, because the gradients of small batches are noisier.
+# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same steps on one process with whole batches. By how much, at most, do the weights differ? (A) Not at all. (B) By less than $10^{-12}$. (C) By about $10^{-3}$, because the gradients of small batches are noisier.
 
 # %%
 prediction = None
@@ -813,7 +813,7 @@ pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", t
 # %% [markdown]
 # It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors designed by hand; *published* [4]). All F and B come in the same order as in 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
 #
-# Why not leave every W to the end? W needs the layers' inputs from the forward pass, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show the largest number of micro-batches that each rank holds at once: K, on every rank. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks now need more memory, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
+# Why not leave every W to the end? W needs the layers' inputs from the forward pass, so a rank has to hold a micro-batch from its F until its W. To the right of each row, the figure gives the largest number of micro-batches that the rank holds at once: always K. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks now need more memory, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
 
 # %%
 for micro_batches in (8, 16):

@@ -133,7 +133,7 @@ assert cluster.view["times"] == [4.0] * 4
 sliced_mlp()
 
 # %% [markdown]
-# What about the backward pass? Every slice received the whole $x$, so each slice of $A$ contributes a term to $\partial L / \partial x$, and the chain rule adds up these terms. Where $x$ is copied, an operation called $f$ therefore does nothing in the forward pass and an all-reduce in the backward pass. Where the terms are added, its mirror image $g$ does an all-reduce in the forward pass; in the backward pass it passes the gradient of the sum to each term unchanged.
+# What about the backward pass? Every slice received the whole $x$, so each slice of $A$ contributes a term to $\partial L / \partial x$, and the chain rule adds up these terms. Where $x$ is copied, an operation called $f$ therefore does nothing in the forward pass and an all-reduce in the backward pass. Where the terms are added, its mirror image $g$ does an all-reduce in the forward pass; in the backward pass it hands the gradient of the sum to each term unchanged.
 
 
 # %%
@@ -263,7 +263,7 @@ wrong, differ = cluster.view["wrong"][0], cluster.view["ranks_differ"][0]
 compare(prediction, {(False, False): "A", (True, False): "B", (True, True): "C"}[wrong, differ])
 
 # %% [markdown]
-# The answer is C: each rank has a different gradient, and each of these is only one term of the right one.
+# The answer is C: each rank has a different gradient, which is only one term of the correct sum.
 
 # %%
 # %%px
@@ -300,7 +300,7 @@ check("10b.row_linear")
 #
 # In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more of that token's value it takes. A *head* does this with its own part of each vector. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
 #
-# Your function is the forward pass of the layers cut by rows. (`yours_or_solution` takes the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward pass. It needs no message, because the gradient of a sum goes to each term unchanged.
+# Your function is the forward pass of the layers cut by rows. (`yours_or_solution` uses the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward pass. It needs no message, because the gradient of a sum goes to each term unchanged.
 
 
 # %%
@@ -942,7 +942,7 @@ for way, numbers in held.items():
 bytes_on_each_rank(held, whole_bytes)
 
 # %% [markdown]
-# Do the four ways train the same model, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each full reduce-scatter or all-gather. The tolerance of 1% allows for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, while `ZeroRedundancyOptimizer` gives each rank whole parameters.
+# Do all four ways end with the same weights, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each full reduce-scatter or all-gather. The tolerance of 1% allows for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, while `ZeroRedundancyOptimizer` gives each rank whole parameters.
 
 # %%
 # %%px
@@ -1021,7 +1021,7 @@ compare(
 )
 
 # %% [markdown]
-# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show the dtype in which each collective travels: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
+# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show in which dtype each collective sends its data: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
 
 # %%
 # %%px
@@ -1320,7 +1320,7 @@ assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
 assert set(in_replicate.collectives) == {"all_reduce"}
 
 # %% [markdown]
-# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic for a model of 8 billion parameters on 8 machines with 8 GPUs each (*assumed*), in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
+# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic for a model of 8 billion parameters on 8 machines with 8 GPUs each (*assumed*), in mixed precision: gathers move 2 bytes per parameter, and reductions 4. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
 
 # %%
 model_size, machines, per_machine = 8e9, 8, 8

@@ -95,7 +95,7 @@ print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} G
 # %% [markdown]
 # All these speeds were *measured here*, on one core. Small products are slow, because a PyTorch call takes about a microsecond before it multiplies anything. Very large products may be slower again if other programs are using the cores or the memory at the same time. The speed in *bfloat16*, a 16-bit number format, depends on the processor: with special units (AMX in Intel's server CPUs, tensor cores in a GPU) it is many times the float32 speed; without them it is lower.
 #
-# **Predict.** Now all four ranks multiply at the same time, with one thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell prints how many cores you may use.
+# **Predict.** Now all four ranks multiply at the same time, with one thread each. What is their combined speed, as a multiple of the speed of one rank alone? Write a number; the next cell prints how many cores you may use.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -593,7 +593,7 @@ check("11.read_share")
 #
 # ## 6. Input while you compute: workers
 #
-# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
+# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load batches in advance. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #

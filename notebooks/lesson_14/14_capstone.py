@@ -68,7 +68,7 @@ for task in TASKS.values():
 # The *time to accuracy* is the number of steps until the target accuracy is first seen on the test set, times the seconds per step. We test the model after every fourth step, whether on one rank or on many, and stop the clock meanwhile; each of these tests is called a look. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan. (We don't compare the time per epoch, because with a larger batch the model learns less in an epoch, as lesson 05 showed.) Three rules keep the speed-up honest:
 #
 # - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute it over the link, while the clock runs.
-# - **The baseline.** The learning rate of one rank is tuned in the same way as a plan's, over the same set of rates. Many published speed-ups break this rule: the new method was tuned, but the old one was not [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
+# - **The baseline.** The learning rate of the one-rank run is tuned in the same way as a plan's, over the same set of rates. Many published speed-ups break this rule: the new method was tuned, but the old one was not [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
 # - **Luck.** The same training may take twice as many steps with another seed. So the number of steps is the median over five seeds, for one rank and for many; the seconds per step are measured with the first seed only.
 #
 # This is what you do:
@@ -301,7 +301,7 @@ check("14.time_to_target")
 # %% [markdown]
 # Stuck? `hint("14.time_to_target")`, `solution("14.time_to_target")`.
 #
-# Try your function on the two runs of task A: after how many seconds did a look first reach the target accuracy?
+# Try your function on the two runs of task A: after how many seconds did each run reach the target accuracy?
 
 # %% tags=["nbval-ignore-output"]
 my_time = yours_or_solution("14.time_to_target")
