@@ -181,13 +181,13 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 # | forward | backward |
 # |---|---|
 # | gather: join the outputs | split the gradient of the outputs |
-# | parallel_apply: forward in all replicas | backward in all replicas, at the same time |
+# | parallel_apply: the forward pass in all replicas | the backward pass in all replicas, at the same time |
 # | scatter: split the inputs | nothing: the gradient of the inputs is not needed |
 # | replicate: copy the parameters | *add up* the gradients of the copies |
 #
 # The last row is the rule from lesson 04: a value that is used several times receives the sum of the gradients from all its uses.
 #
-# Backward uses up the graph, so the next cell fails if you run it twice, with the error *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
+# The backward pass uses up the graph, so the next cell fails if you run it twice, with the error *backward through the graph a second time*. To run the cell again, repeat the whole step, starting with the cell in section 1 that creates the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -205,9 +205,9 @@ assert difference < 1e-12
 print("the gradient is that of one device, to 1e-12")
 
 # %% [markdown]
-# The gradients of 63 + 63 + 63 + 61 samples were added up without weights, and the result is right. The loss was a mean over all 250 samples *before* anything was differentiated, so each output's gradient already contains the factor 1/250.
+# The gradients of 63 + 63 + 63 + 61 samples were added up without any weighting, and the result is right. The loss was a mean over all 250 samples *before* anything was differentiated, so each output's gradient already contains the factor 1/250.
 #
-# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and runs backward through all replicas at the same time [4]. On the CPU it uses only the caller's thread. So this lesson cuts the graph at the gather and lets every device run backward through its own part.
+# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and runs the backward passes of all replicas at the same time [4]. On the CPU it uses only the caller's thread. So this lesson cuts the graph at the gather and lets every device run the backward pass of its own part.
 #
 # ### Exercise 2: one loss from all shards
 #
@@ -254,7 +254,7 @@ assert not any(others_moved)
 #
 # ### Exercise 3: update the master
 #
-# Write `update(model, replicas, optimizer)`. All replicas have run backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because the parameter is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step with the gradient of the whole batch.
+# Write `update(model, replicas, optimizer)`. The backward pass has run in all replicas; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas, because the parameter is frozen or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step with the gradient of the whole batch.
 
 
 # %% tags=["exercise"] exercise="07.update"
@@ -313,7 +313,7 @@ assert worst(four.parameters(), one.parameters()) < 1e-10
 # %% [markdown]
 # The two runs agree to 1e-10, but not bit for bit. The additions happen in a different order, each step has rounding errors of about 1e-16, and thirty steps with momentum amplify them a little.
 #
-# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding goes both ways. So for `N` = 250 samples, a difference of less than `250 u` times the largest gradient is rounding (`250 u` is about 1.5e-5). A larger one would point to a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. If you add `N` terms in a different order, the sum changes by at most about `N u` times its largest partial sum, and usually by far less, because rounding errors have both signs and partly cancel. So for `N` = 250 samples, a difference of less than `250 u` times the largest gradient is rounding (`250 u` is about 1.5e-5). A larger one would point to a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24
@@ -337,7 +337,7 @@ for p in (1, 2, 3, 4):
 #
 # | step | `torch.nn.parallel` | what it does on GPUs |
 # |---|---|---|
-# | 1 | `replicate(model, devices)` | broadcasts parameters and buffers from the master, as part of the graph, so that backward adds up the gradients |
+# | 1 | `replicate(model, devices)` | broadcasts parameters and buffers from the master, as part of the graph, so that the backward pass adds up the gradients |
 # | 2 | `scatter(inputs, devices)` | cuts with `torch.chunk` and copies |
 # | 3 | `parallel_apply(replicas, inputs)` | starts a new thread for each device, in each step |
 # | 4 | `gather(outputs, master)` | copies and joins, as part of the graph |
@@ -425,7 +425,7 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# The other devices wait while the master works alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine, four devices share few cores, so their forward and backward passes are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
+# The other devices wait while the master works alone. The `assert` checks this, and it holds to the nanosecond because the steps run strictly one after another. On this machine four devices share few cores, so their forward and backward passes are slow, and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not speed up to the same extent.
 #
 # The master's part also *grows*. With `p` devices, the master sends `p - 1` copies of the model and adds `p - 1` gradients to its own, while each device has only `1/p` of the samples to work on.
 
@@ -692,9 +692,9 @@ check("07.accumulate")
 #
 # ## 7. Break it on purpose: the lost statistics
 #
-# If forward changes the state of the model, it changes only a replica, and replicas are thrown away. Batch normalisation is such a case: in training it keeps a *running mean* of its inputs in a buffer.
+# If the forward pass changes the state of the model, it changes only that of a replica, and replicas are thrown away. Batch normalisation is such a case: in training it keeps a *running mean* of its inputs in a buffer.
 #
-# **Predict.** There are 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Each of four devices gets two samples. What is the running mean in the master's model after forward? (With `momentum=1.0` it is the mean of the last batch.) Write a number.
+# **Predict.** There are 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Each of four devices gets two samples. What is the running mean in the master's model after the forward pass? (With `momentum=1.0` it is the mean of the last batch.) Write a number.
 
 # %%
 prediction = None

@@ -19,11 +19,11 @@
 # - cut a transformer into stages, train it on four ranks, and measure by how much its weights differ from those of a single process;
 # - write GPipe and 1F1B yourself, and run them with `torch.distributed.pipelining`;
 # - predict how long ranks are idle, and how many activations they hold;
-# - trade memory against computing, layer by layer: keep all activations, recompute all of them, or choose which to keep;
+# - trade memory against computation, layer by layer: keep all activations, recompute all of them, or choose which to keep;
 # - read the diagrams of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - combine a pipeline with data parallelism on a 2 x 2 mesh.
 #
-# **Prerequisites:** lesson 04 (backward through a graph) and lesson 08 (DDP).
+# **Prerequisites:** lesson 04 (the backward pass through a graph) and lesson 08 (DDP).
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes, including the three exercises; the end of section 4 is a good place for a break.
 
@@ -118,7 +118,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs about a quarter of the memory for weights, gradients and optimizer state. Forward sends only *activations*, the outputs of layers, from rank to rank, and backward sends only their gradients. The output of a block has samples · tokens · width numbers, here 64 · 8 · 64. Stages have an advantage here: the traffic does not grow with the number of weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
+# So each rank needs about a quarter of the memory for weights, gradients and optimizer state. In the forward pass only *activations*, the outputs of layers, travel from rank to rank, and in the backward pass only their gradients. The output of a block has samples · tokens · width numbers, here 64 · 8 · 64. Stages have an advantage here: the traffic does not grow with the number of weights, and each rank talks to at most two neighbours. (Section 3 counts the traffic.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient goes back through 3, 2, 1, 0. For what fraction of the time are the four ranks idle, on average? Write a number from 0 to 1.
 
@@ -131,7 +131,7 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# The ranks are idle for three quarters of the time: one works while three wait. (In the code, F is a forward and B a backward. B is drawn twice as long as F because backward has two matrix products for each one in forward: the output's gradient times the weights gives the input's gradient, and the output's gradient times the input gives the weights' gradient.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
+# The ranks are idle for three quarters of the time: one works while three wait. (In the code, F is a forward pass and B a backward pass. B is drawn twice as long as F because the backward pass has two matrix products for each one in the forward pass: the output's gradient times the weights gives the input's gradient, and the output's gradient times the input gives the weights' gradient.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
@@ -142,7 +142,7 @@ filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits three times: before its first forward it waits for the earlier stages, after its last forward for the later ones, and after its last backward again for the earlier ones. On every rank these waits add up to K - 1 times $T_\text{micro}$, so the whole step takes (M + K - 1) $T_\text{micro}$, and
+# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time that one stage takes for the forward and backward passes of one micro-batch. Every rank works for M $T_\text{micro}$. It also waits three times: before its first forward pass it waits for the earlier stages, after its last forward pass for the later ones, and after its last backward pass for the earlier ones again. On every rank these waits add up to K - 1 times $T_\text{micro}$, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
 # $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
@@ -178,7 +178,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with the activations from the previous rank, and backward, with the gradient from the next rank. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not block (hence `isend`), or two neighbours that send to each other would deadlock (lesson 01). To draw a figure we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds the times at which it began and ended.
+# A rank does two things with micro-batch m: a forward pass, with the activations from the previous rank, and a backward pass, with the gradient from the next rank. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not block (hence `isend`), or two neighbours that send to each other would deadlock (lesson 01). To draw a figure we record each task: `Task("F", m)` names the forward pass of micro-batch m, and `Placed` adds the times at which it began and ended.
 
 
 # %%
@@ -247,7 +247,7 @@ def gpipe(pipe):
 
 
 # %% [markdown]
-# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same steps on one process with whole batches. By how much do the weights differ at most? (A) Not at all. (B) By less than $10^{-12}$. (C) By about $10^{-3}$, because the gradients of small batches are noisier.
+# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same steps on one process with whole batches. By how much, at most, do the weights differ? (A) Not at all. (B) By less than $10^{-12}$. (C) By about $10^{-3}$, because the gradients of small batches are noisier.
 
 # %%
 prediction = None
@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is about $10^{-16}$. (With batch norm the answer would be C, because its means are taken over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
+# They differ only by rounding: the order of the additions is different, and in float64 the rounding error of numbers around 1 is about $10^{-16}$. (With batch norm the answer would be C, because it computes its means over a micro-batch. Transformers use layer norm, which normalises each token by itself.)
 
 # %%
 assert apart < 1e-12
@@ -332,7 +332,7 @@ if rank == 1:
 # %% [markdown]
 # ## 4. Is the formula true?
 #
-# Computing times vary with the load on the machine, and four ranks on fewer cores slow each other down. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on only one number per sample, because the formula assumes that messages take no time. Everything else is as before.
+# Computing times vary with the load on the machine, and four ranks on fewer cores slow each other down. Sleeping has neither problem. So these stages sleep: 50 ms in a forward pass, 100 ms in a backward pass. They pass on only one number per sample, because the formula assumes that messages take no time. Everything else is as before.
 #
 # **Predict.** With four stages and eight micro-batches, how many seconds does a step take?
 
@@ -403,7 +403,7 @@ pipeline(
 )
 
 # %% [markdown]
-# The step takes (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the fastest of eight steps. The tasks take only a few milliseconds here, so messages and Python matter. Your four ranks also have to share the cores: "busy" may mean that a rank is waiting for a core, and with fewer than four cores the four stages cannot all compute at the same time. Look for the staircases, and don't expect the bubble that the formula predicts.
+# The step takes (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the fastest of eight steps. The tasks take only a few milliseconds here, so the messages and Python's own overhead matter. Your four ranks also have to share the cores: "busy" may mean that a rank is waiting for a core, and with fewer than four cores the four stages cannot all compute at the same time. Look for the staircases, and don't expect the bubble that the formula predicts.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -424,7 +424,7 @@ pipeline(
 # %% [markdown]
 # ## 5. One forward, one backward
 #
-# The more micro-batches there are, the smaller the bubble is. But GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r first runs K - 1 - r forwards ahead, and then alternates one forward and one backward.
+# The more micro-batches there are, the smaller the bubble is. But GPipe holds the activations of all M of them until the first backward pass begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins the backward passes as early as it can: on the last stage, right after the first forward pass. Stage r first does K - 1 - r forward passes, and from then on alternates between one forward and one backward pass.
 
 # %%
 turns = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
@@ -435,7 +435,7 @@ pipeline(turns, "1F1B, four stages, eight micro-batches")
 #
 # ### Exercise 2: the order of 1F1B
 #
-# Write `order(number, stages, micro_batches)`, which returns the list of tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead with K - 1 - number forwards (or with all forwards, if there are fewer). Then it alternates one forward and one backward until all forwards are done. Then it does the remaining backwards. You can read the order off the figure.
+# Write `order(number, stages, micro_batches)`, which returns the list of tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage does K - 1 - `number` forward passes (or all of them, if there are fewer). Then it alternates between one forward and one backward pass until all forward passes are done. Then it does the remaining backward passes. You can read the order off the figure.
 
 
 # %% tags=["exercise"] exercise="10.order"
@@ -476,7 +476,7 @@ def one_f_one_b(pipe):
 
 
 # %% [markdown]
-# To find out how many bytes autograd keeps for backward, we use `saved_tensors_hooks`, which calls a function for each tensor that autograd saves.
+# To find out how many bytes autograd keeps for the backward pass, we use `saved_tensors_hooks`, which calls a function for each tensor that autograd saves.
 
 
 # %%
@@ -540,9 +540,9 @@ assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 # %% [markdown]
 # ### Checkpointing
 #
-# There is another way to save memory: a block keeps only its input, and computes the rest again when backward reaches the block. This is called *activation checkpointing* [2]. It costs one extra forward for each backward, but takes only a small part of the memory.
+# There is another way to save memory: a block keeps only its input, and computes the rest again when the backward pass reaches the block. This is called *activation checkpointing* [2]. It costs one extra forward pass for each backward pass, but takes only a small part of the memory.
 #
-# **Predict.** A forward is one unit of computing and a backward two, as in the figures. By what factor does checkpointing increase the computing of a step? Write a number.
+# **Predict.** A forward pass takes one unit of computation and a backward pass two, as in the figures. By what factor does checkpointing increase the computation in a step? Write a number.
 
 # %%
 prediction = None
@@ -580,7 +580,7 @@ assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 per_micro_batch[1] += Checkpointed.kept_bytes // 8
 
 # %% [markdown]
-# `FlopCounterMode` counts the floating-point operations of the matrix products, in forward and in backward:
+# `FlopCounterMode` counts the floating-point operations of the matrix products in both passes:
 
 
 # %%
@@ -604,7 +604,7 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     assert less < whole / 5
 
 # %% [markdown]
-# By that count the factor is (1 + 1 + 2)/(1 + 2), which is a third more computing. PyTorch does better: it stops the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer accounts for a third of the block's matrix products, which leaves a factor of 11/9. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
+# By that count the factor is (1 + 1 + 2)/(1 + 2), which is a third more computation. PyTorch does better: it stops the second forward pass as soon as it has everything that the backward pass needs, and the output of a block's last layer is not needed. That layer accounts for a third of the block's matrix products, which leaves a factor of 11/9. The gradients are equal to the last bit, because the second forward pass does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
 
 # %%
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
@@ -637,7 +637,7 @@ class Selective(Checkpointed):
 
 
 # %% [markdown]
-# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three variants in another way: we record every piece of memory that an operation allocates in forward, and check which pieces are still in use after forward.
+# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three variants in another way: we record every piece of memory that an operation allocates in the forward pass, and check which pieces are still in use afterwards.
 
 
 # %%
@@ -711,9 +711,9 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# With this policy, a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also runs the forward pass a second time, but takes the stored outputs of the products instead of computing them. All three ways give gradients that are equal bit for bit.
+# With this policy a block keeps about two thirds of the bytes that it keeps without checkpointing, and computes no product twice. (The hundredths come from the norms' means and deviations, and from the sums in attention's softmax. `FlopCounterMode` does not count attention on a CPU; the policy keeps its output, so it is not recomputed either.) `checkpoint` with a policy also does a second forward pass, but it takes the stored outputs of the products instead of computing them again. All three ways give gradients that are equal bit for bit.
 #
-# A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
+# A policy can keep less. Nothing in the backward pass needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further and recomputes every second product [10].
 
 # %%
 for units_of in cluster.view["found"]:
@@ -727,7 +727,7 @@ for units_of in cluster.view["found"]:
 # %% [markdown]
 # ## 6. With torch.distributed.pipelining
 #
-# PyTorch provides both schedules and others. You supply your stage, its number and the loss; PyTorch works out the shapes, sends and receives.
+# PyTorch provides both schedules, and others. You supply your stage, its index and the loss; PyTorch works out the shapes, the sends and the receives.
 
 # %%
 # %%px
@@ -797,7 +797,7 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward computes two things: the gradient of the stage's input, which the previous rank is waiting for, and the gradients of the stage's weights, which no rank needs before the optimizer's step. So we cut backward in two. We name the halves as the authors do: in this part, B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W is put off until the rank would be idle.
+# **Zero bubble** [4]. The backward pass computes two things: the gradient of the stage's input, which the previous rank is waiting for, and the gradients of the stage's weights, which no rank needs before the optimizer's step. So we cut the backward pass in two. We name the halves as the authors do: in this part, B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward pass.) B is done as early as before. W is put off until the rank would be idle.
 #
 # **Predict.** If F, B and W take one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. What is the smallest number of units that a step can take if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
@@ -811,9 +811,9 @@ compare(prediction, schedules.seconds_of(halves), source="By the schedule")
 pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors designed by hand; *published* [4]). All F and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
+# It takes 3 M + K - 1 = 27 units. This schedule is *ZB-H1* (the first of the zero-bubble schedules that the authors designed by hand; *published* [4]). All F and B come in the same order as in 1F1B. Rank r puts each W off by r micro-batches: rank 0 does each W right after its B, whereas rank 3 does its last three at the end, when it would otherwise be idle.
 #
-# Why not leave every W to the end? W needs the layers' inputs from forward, so a rank has to hold a micro-batch from its F until its W. The numbers to the right of the figure show the most micro-batches that a rank holds: K, on every rank. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks pay, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
+# Why not leave every W to the end? W needs the layers' inputs from the forward pass, so a rank has to hold a micro-batch from its F until its W. To the right of each row, the figure gives the largest number of micro-batches that the rank holds at once: always K. (Each micro-batch is counted as a whole, although part of it can be freed after B.) Under 1F1B rank r held K - r, so the later ranks now need more memory, but no rank holds more than rank 0 did before. With every W at the end each rank would hold M, as under GPipe:
 
 # %%
 for micro_batches in (8, 16):
@@ -829,13 +829,13 @@ for micro_batches in (8, 16):
     assert {schedules.in_flight(tasks) for tasks in h1} == {4}
 
 # %% [markdown]
-# To remove the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages: the model runs from the first rank to the last and back, in the shape of a V. If F, B and W take equally long, it has almost no bubble and needs no more memory than 1F1B. *DualPipe* [7] feeds micro-batches in from both ends, which takes two copies of the weights, and hides the messages of one direction behind the computing of the other.
+# To remove the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages: the model runs from the first rank to the last and back, in the shape of a V. If F, B and W take equally long, it has almost no bubble and needs no more memory than 1F1B. *DualPipe* [7] feeds micro-batches in from both ends, which takes two copies of the weights, and hides the messages of one direction behind the computation of the other.
 #
 # In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank follows the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages are placed as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
-# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward and carries on, so no rank is idle once the pipeline is full. But now the weights change between the forward and the backward of a micro-batch. How does autograd react? Here is a stage with two micro-batches in flight:
+# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward pass and carries on, so no rank is idle once the pipeline is full. But now the weights change between the forward and the backward pass of a micro-batch. How does autograd react? Here is a stage with two micro-batches in flight:
 
 # %%
 # %%px
@@ -855,7 +855,7 @@ if rank == 0:
     print(refusal)
 
 # %% [markdown]
-# Autograd raises an error, because the gradient of the input needs the weights that forward used, and the optimizer has changed them. So PipeDream keeps, for each micro-batch in flight, the *version* of the weights that its forward used (*weight stashing*). In PyTorch, forward can compute with a copy; the gradient flows through the copy to the weights themselves.
+# Autograd raises an error, because the gradient of the input needs the weights that the forward pass used, and the optimizer has changed them. So PipeDream keeps, for each micro-batch in flight, the *version* of the weights that its forward pass used (*weight stashing*). In PyTorch, the forward pass can compute with a copy; the gradient flows through the copy to the weights themselves.
 
 
 # %%
@@ -953,7 +953,7 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
-# Try your function on stages that sleep: for each unit of cost, 10 ms in forward and 20 ms in backward. There are eight layers: the first embeds and the last classifies, so these two cost more.
+# Try your function on stages that sleep: for each unit of cost, 10 ms in a forward pass and 20 ms in a backward pass. There are eight layers: the first embeds and the last classifies, so these two cost more.
 
 # %%
 my_cut = yours_or_solution("10.cut")
@@ -1014,7 +1014,7 @@ assert_replicas_equal(own, mesh["data"].get_group())
 assert largest_difference(own, number, 2) < 1e-12
 
 # %% [markdown]
-# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Should the pipeline or the all-reduce run between machines? Either can. The pipeline sends only a few activations for each micro-batch. The all-reduce moves all gradients, but only once per step, and it can overlap with the last backwards.
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Should the pipeline or the all-reduce run between machines? Either can. The pipeline sends only a few activations for each micro-batch. The all-reduce moves all gradients, but only once per step, and it can overlap with the last backward passes.
 #
 # ### Break it on purpose: blocking sends
 #
@@ -1069,9 +1069,9 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | GPipe | holds M micro-batches |
 # | 1F1B | the same bubble, holds K - r on stage r |
 # | interleaved | bubble (K - 1)/(V M + K - 1), with (V K - 1)/(K - 1) times as many messages |
-# | zero bubble | the weights' half of backward fills the gaps |
+# | zero bubble | the half of the backward pass that computes the weights' gradients fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
-# | checkpointing | keeps only inputs; up to a third more computing |
+# | checkpointing | keeps only inputs; up to a third more computation |
 # | selective recomputation | keeps the outputs of matrix products and attention; recomputes the rest, which is cheap |
 #
 # You can run this lesson's pipeline as a script: `mpiexec -n 4 python scripts/pipeline.py`.

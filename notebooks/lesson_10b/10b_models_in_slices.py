@@ -16,7 +16,7 @@
 # **The one idea.** If a model is too large for one device, you can also cut through its layers. In tensor parallelism every rank computes with its slice of each layer, on the same samples. In ZeRO and FSDP every rank stores a shard of the model, works on its own samples, and borrows the other shards just in time.
 #
 # **You will be able to**
-# - cut a linear layer by columns and by rows, and say which all-reduce belongs in forward and which in backward;
+# - cut a linear layer by columns and by rows, and say which all-reduce belongs in the forward pass and which in the backward pass;
 # - do the same to a whole transformer, by hand and with DTensor, and prove that it computes the same as the uncut one;
 # - compute the loss over a large vocabulary without gathering its logits;
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by the bytes that a rank holds and sends in each;
@@ -114,7 +114,7 @@ times = sum(map(local_bytes, parts)) / whole_bytes
 compare(prediction, cluster.view["times"][0], within=0.01)
 
 # %% [markdown]
-# The factor is four: there are the parameters, the gradients, and two running means for each parameter. With DDP *every* rank holds all of this, so adding ranks does not make room for a larger model. (The *activations*, the layers' outputs that backward will need, come on top. They grow with the batch size; sections 5 and 9 return to them.)
+# The factor is four: there are the parameters, the gradients, and two running means for each parameter. With DDP *every* rank holds all of this, so adding ranks does not make room for a larger model. (The *activations*, the layers' outputs that the backward pass will need, come on top. They grow with the batch size; sections 5 and 9 return to them.)
 
 # %%
 assert cluster.view["times"] == [4.0] * 4
@@ -133,7 +133,7 @@ assert cluster.view["times"] == [4.0] * 4
 sliced_mlp()
 
 # %% [markdown]
-# What about backward? Every slice received the whole $x$, so each slice of $A$ contributes a term to $\partial L / \partial x$, and the chain rule adds up these terms. The place where $x$ is copied, called $f$, therefore does nothing in forward and an all-reduce in backward. The place of the sum, $g$, is its mirror image: it does an all-reduce in forward, while in backward it passes the gradient of the sum to each term unchanged.
+# What about the backward pass? Every slice received the whole $x$, so each slice of $A$ contributes a term to $\partial L / \partial x$, and the chain rule adds up these terms. Where $x$ is copied, an operation called $f$ therefore does nothing in the forward pass and an all-reduce in the backward pass. Where the terms are added, its mirror image $g$ does an all-reduce in the forward pass; in the backward pass it hands the gradient of the sum to each term unchanged.
 
 
 # %%
@@ -171,7 +171,7 @@ class Sum(torch.autograd.Function):
 # %% [markdown]
 # A word on shapes. PyTorch's `nn.Linear` stores the transpose of $A$: its `weight` is (outputs, inputs). Cutting $A$ by columns therefore means cutting `weight` along dimension 0, and cutting $A$ by rows means dimension 1. A bias has one number for each output: in a layer cut by columns it is cut too; in a layer cut by rows it is added once, after the sum.
 #
-# **Predict.** The MLP below takes 32 samples of 8 tokens, 64 numbers wide; its inner layer is 256 wide. Each number has 8 bytes. How many bytes does each of the 4 ranks hand over to all-reduces in forward, and how many in backward? Write `[forward, backward]`.
+# **Predict.** The MLP below takes 32 samples of 8 tokens, 64 numbers wide; its inner layer is 256 wide. Each number has 8 bytes. How many bytes does each of the 4 ranks hand over to all-reduces in the forward pass, and how many in the backward pass? Write `[forward, backward]`.
 
 # %%
 prediction = None
@@ -210,7 +210,7 @@ calls, counted = zip(*(t.collectives["all_reduce"] for t in (forward, backward))
 compare(prediction, list(cluster.view["counted"][0]))
 
 # %% [markdown]
-# There is one all-reduce each way, of 32 · 8 · 64 · 8 bytes: $y$ in forward, and $\partial L / \partial x$, which has the same shape, in backward. The inner values, 256 per token, stay on their ranks, and so do the weights and their gradients.
+# There is one all-reduce each way, of 32 · 8 · 64 · 8 bytes: $y$ in the forward pass, and $\partial L / \partial x$, which has the same shape, in the backward pass. The inner values, 256 per token, stay on their ranks, and so do the weights and their gradients.
 
 # %%
 assert cluster.view["calls"] == [(1, 1)] * 4
@@ -263,7 +263,7 @@ wrong, differ = cluster.view["wrong"][0], cluster.view["ranks_differ"][0]
 compare(prediction, {(False, False): "A", (True, False): "B", (True, True): "C"}[wrong, differ])
 
 # %% [markdown]
-# The answer is C: each rank has a different gradient, and each of these is only one term of the right one.
+# The answer is C: each rank has a different gradient, which is only one term of the correct sum.
 
 # %%
 # %%px
@@ -276,7 +276,7 @@ close(sum(everyone), inputs[1].grad)
 #
 # ## 3. Your turn: the row-parallel layer
 #
-# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p): these are this rank's parts. `bias` is whole. Return the whole output on every rank of the group. Use as few calls and send as few bytes as you can, but don't round numbers to a smaller dtype. (The check looks only at forward; use `dist` directly.)
+# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p): these are this rank's parts. `bias` is whole. Return the whole output on every rank of the group. Use as few calls and send as few bytes as you can, but don't round numbers to a smaller dtype. (The check looks only at the forward pass; use `dist` directly.)
 
 
 # %% tags=["exercise"] exercise="10b.row_linear"
@@ -300,7 +300,7 @@ check("10b.row_linear")
 #
 # In *attention* each token makes three vectors: a query, a key and a value. The better its query matches another token's key, the more of that token's value it takes. A *head* does this with its own part of each vector. Attention is cut by heads, because a head's queries, keys and values do not meet those of other heads until the output layer mixes them. The query, key and value layers are therefore cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks, each rank has one head.
 #
-# Your function is the forward of the layers cut by rows. (`yours_or_solution` takes the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward. The backward needs no message, because the gradient of a sum goes to each term unchanged.
+# Your function is the forward pass of the layers cut by rows. (`yours_or_solution` uses the worked solution if yours is missing or not right yet.) Autograd does not look inside `dist.all_reduce`, so the cell also defines the backward pass. It needs no message, because the gradient of a sum goes to each term unchanged.
 
 
 # %%
@@ -365,7 +365,7 @@ class Sliced(nn.Module):
 # %% [markdown]
 # All ranks process the *same* batch: together they are one worker.
 #
-# **Predict.** The model has two blocks. How many all-reduces does one training step take, forward and backward together?
+# **Predict.** The model has two blocks. How many all-reduces does one training step take, in the forward and backward passes together?
 
 # %%
 prediction = None
@@ -392,7 +392,7 @@ all_reduces, handed_over = traffic.collectives["all_reduce"]
 compare(prediction, cluster.view["all_reduces"][0])
 
 # %% [markdown]
-# There are two blocks, each with an attention and an MLP, and each of these has one all-reduce in forward and one in backward: 8 in all. Each all-reduce has the size of the activations, samples · tokens · width numbers, whatever the size of the weights. Now the proof: after five steps the slices equal the matching parts of the uncut model, and the parameters that were not cut are the same on all ranks, bit for bit.
+# There are two blocks, each with an attention and an MLP, and each of these has one all-reduce in the forward pass and one in the backward pass: 8 in all. Each all-reduce has the size of the activations, samples · tokens · width numbers, whatever the size of the weights. Now the proof: after five steps the slices equal the matching parts of the uncut model, and the parameters that were not cut are the same on all ranks, bit for bit.
 
 
 # %%
@@ -442,7 +442,7 @@ if rank == 0:
     print(tuple(weight.shape), weight.placements, "here:", tuple(weight.to_local().shape))
 
 # %% [markdown]
-# **Predict.** By hand, backward took 4 all-reduces for the two blocks. How many does DTensor take with this plan? (Where was $f$ by hand? And where can a plan that names single layers put it?)
+# **Predict.** In the handwritten version, the backward pass took 4 all-reduces for the two blocks. How many does it take with DTensor and this plan? (Where did the handwritten version apply $f$? Where can a plan apply it if it names only single layers?)
 
 # %%
 prediction = None
@@ -462,7 +462,7 @@ in_backward = traffic.collectives["all_reduce"].messages
 compare(prediction, cluster.view["in_backward"][0])
 
 # %% [markdown]
-# With DTensor, backward takes eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
+# With DTensor, the backward pass takes eight (*measured here*, PyTorch 2.13). The gradients are the same, but query, key and value each have their own $f$, so attention takes three all-reduces instead of one.
 
 # %%
 assert cluster.view["in_backward"] == [8] * 4
@@ -490,7 +490,7 @@ for one, other in zip(by_better_plan.parameters(), serial_dtensor.parameters(), 
 assert traffic.collectives["all_reduce"].messages == 4
 
 # %% [markdown]
-# Backward takes four all-reduces again. Count the messages before you trust a plan.
+# The backward pass takes four all-reduces again. Count the messages before you trust a plan.
 #
 # ### The logits, cut by the vocabulary
 #
@@ -514,7 +514,7 @@ print(f"... each cut over {t} GPUs                     {3 * logits_gb / t:6.2f} 
 assert 12 < 3 * logits_gb < 13
 
 # %% [markdown]
-# Backward needs the softmax, which is as large as the logits, and the gradient of the logits has this size too. If nothing is freed or overwritten early, the three take 12.6 GB for a single sequence.
+# The backward pass needs the softmax of the logits and computes their gradient; each is as large as the logits themselves. If nothing is freed or overwritten early, the three take 12.6 GB for a single sequence.
 #
 # If the layer is cut by columns, each rank has the logits of its part of the vocabulary, for all tokens. Gathering these logits would put all 4.2 GB on every rank again. But the loss of a token needs much less from the other ranks. If the token's logits are $z_v$, the loss is
 #
@@ -605,7 +605,7 @@ loss_calls, loss_bytes = of_the_loss.collectives["all_reduce"]
 compare(prediction, cluster.view["loss_bytes"][0])
 
 # %% [markdown]
-# The largest logit, the sum and the label's logit make three numbers per token, whatever the size of the vocabulary. For Llama 3's 8,192 tokens that is 98 kB instead of gigabytes. Loss and gradients equal those of one process, and each rank keeps only a quarter of the softmax for backward.
+# The largest logit, the sum and the label's logit make three numbers per token, whatever the size of the vocabulary. For Llama 3's 8,192 tokens that is 98 kB instead of gigabytes. Loss and gradients equal those of one process, and each rank keeps only a quarter of the softmax for the backward pass.
 
 # %%
 # %%px
@@ -648,7 +648,7 @@ assert traffic.collectives == {"all_gather": (1, TOKENS * VOCABULARY // world_si
 #
 # ## 5. Sequence parallelism
 #
-# In section 4 every rank computes the norms of all tokens, and keeps all their activations for backward. But a norm looks at one token at a time, so the norms could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
+# In section 4 every rank computes the norms of all tokens, and keeps all their activations for the backward pass. But a norm looks at one token at a time, so the norms could be cut by tokens. Then $g$ need not give every rank the whole sum: a reduce-scatter gives each rank the sum for its own tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
 
 # %%
 sequence_in_slices()
@@ -693,7 +693,7 @@ compare(prediction, cluster.view["ratio"][0], within=0.01, source="From the coun
 # %% [markdown]
 # The factor is 1: an all-reduce *is* a reduce-scatter and an all-gather. (The meter counts the bytes handed over, and `ring_bytes` computes from them what rings would send. Your MPI may choose other algorithms.) The rest of this lesson builds on this fact.
 #
-# In sequence parallelism, therefore, each rank keeps only one p-th of the bytes that the norms keep for backward, and sends no more than in tensor parallelism: instead of four all-reduces, a block has eight halves of an all-reduce. One thing is still whole on every rank: the gathered $x$ that the column layers keep for the gradient of their weights. You can divide that by p too, if each rank keeps only its own tokens. But then backward has to gather the tokens again, with one more all-gather for the attention and one for the MLP: ten halves instead of eight [2]. You can keep fewer bytes or send fewer bytes, but not both.
+# In sequence parallelism, therefore, each rank keeps only one p-th of the bytes that the norms keep for the backward pass, and sends no more than in tensor parallelism: instead of four all-reduces, a block has eight halves of an all-reduce. One thing is still whole on every rank: the gathered $x$ that the column layers keep for the gradient of their weights. You can divide that by p too, if each rank keeps only its own tokens. But then the backward pass has to gather the tokens again, with one more all-gather for the attention and one for the MLP: ten halves instead of eight [2]. You can keep fewer bytes or send fewer bytes, but not both.
 
 # %%
 assert cluster.view["ratio"] == [1.0] * 4
@@ -750,7 +750,7 @@ assert traffic.sent.bytes == (world_size - 1) * local_bytes([own_tokens])
 # %% [markdown]
 # ## 6. Sharding the optimizer, by hand
 #
-# Now we divide the storage and not the computing. As in DDP, each rank has its own samples, and needs all the weights in forward and backward. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
+# Now we divide the storage, but not the computation. As in DDP, each rank has its own samples, and needs all the weights in both passes. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
 
 # %%
 # %%px
@@ -849,16 +849,16 @@ check("10b.sharded_step")
 #
 # ## 7. Three stages
 #
-# If gradients are reduce-scattered, no rank has to hold the whole gradient, so in stage 2 each rank keeps only its part. The ranks gather the weights in any case, so they can also discard a layer's weights as soon as the layer is done. In stage 3 each rank keeps only its part of the weights, and the ranks gather each layer's weights when they need them, once in forward and once again in backward.
+# If gradients are reduce-scattered, no rank has to hold the whole gradient, so in stage 2 each rank keeps only its part. The ranks gather the weights in any case, so they can also discard a layer's weights as soon as the layer is done. In stage 3 each rank keeps only its part of the weights, and the ranks gather each layer's weights when they need them, once in the forward pass and once again in the backward pass.
 #
 # | stage | each rank keeps only a part of | gradients travel by | weights travel by |
 # |---|---|---|---|
 # | 0: DDP | nothing | all-reduce | (they do not travel) |
 # | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's version) | broadcasts, after the step |
-# | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in forward |
-# | 3: `fully_shard(..., reshard_after_forward=True)` | state, gradients, parameters | reduce-scatter | two all-gathers, in forward and backward |
+# | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in the forward pass |
+# | 3: `fully_shard(..., reshard_after_forward=True)` | state, gradients, parameters | reduce-scatter | two all-gathers, one in each pass |
 #
-# You apply `fully_shard`, also called FSDP2, to each block and then to the whole model: each call makes one unit, whose weights are gathered together. (With `reshard_after_forward=False` a rank frees the whole weights at the end of backward, so this is stage 2 between forward and backward, when memory is fullest. By default `fully_shard` reshards the blocks but not the root, the unit of the whole model [4], because backward begins there at once. We pass True for the root as well, so that stage 3 gathers everything twice, as the table says.)
+# You apply `fully_shard`, also called FSDP2, to each block and then to the whole model: each call makes one unit, whose weights are gathered together. (With `reshard_after_forward=False` a rank frees the whole weights at the end of the backward pass, so this is stage 2 between the two passes, when memory is fullest. By default `fully_shard` reshards the blocks but not the root, the unit of the whole model [4], because the backward pass begins there at once. We pass True for the root as well, so that stage 3 gathers everything twice, as the table says.)
 
 # %%
 # %%px
@@ -892,7 +892,7 @@ WAYS = {
 }
 
 # %% [markdown]
-# How many bytes does each rank hold of the parameters between forward and backward, of the gradients after backward, and of Adam's state? And how many does a step send?
+# How many bytes of the parameters does each rank hold between the two passes, how many of the gradients after the backward pass, and how many of Adam's state? And how many bytes does it send in a step?
 #
 # **Predict.** A step sends more bytes in stage 3 than with DDP. By what factor?
 
@@ -942,7 +942,7 @@ for way, numbers in held.items():
 bytes_on_each_rank(held, whole_bytes)
 
 # %% [markdown]
-# Do the four ways train the same model, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each full reduce-scatter or all-gather. The tolerance of 1% allows for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, while `ZeroRedundancyOptimizer` gives each rank whole parameters.
+# Do all four ways end with the same weights, and do the bytes match the formulas? With n bytes of parameters, each rank holds 1/p of everything that is sharded, and sends $\frac{p-1}{p} n$ for each full reduce-scatter or all-gather. The tolerance of 1% allows for sizes that are not multiples of 4: `fully_shard` cuts each parameter along its first dimension and pads it, while `ZeroRedundancyOptimizer` gives each rank whole parameters.
 
 # %%
 # %%px
@@ -960,13 +960,13 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
     assert_matches_serial(final[way], final["0: DDP"], rtol=0, atol=1e-10)
 
 # %% [markdown]
-# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends no more than DDP. Stage 3 sends half as much again, but holds only a quarter of the parameters too, as the ZeRO paper says (*published* [3]). The next block can be gathered while the current one computes, so a good network hides the cost, as in lesson 06.
+# (The bytes held are *measured here*; those sent are *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a rank holds a quarter of the gradients and the state, and sends no more than DDP. Stage 3 sends half as much again, but holds only a quarter of the parameters too, as the ZeRO paper says (*published* [3]). The next block can be gathered while the current one is computed, so a good network hides the cost, as in lesson 06.
 #
 # ### In mixed precision
 #
 # In mixed precision (lesson 08) the layers of a model compute in bfloat16, which has two bytes per number and 8 significant bits. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: weights are gathered and used in `param_dtype`, and gradients are summed in `reduce_dtype`. The stored shards keep the model's own dtype, here float32. These are the *master weights* [8], which the optimizer updates.
 #
-# **Predict.** Stage 3 gathers weights in bfloat16 and sums gradients in float32. What fraction of the bytes that stage 3 sends in float32 is that? Write a fraction.
+# **Predict.** Stage 3 gathers weights in bfloat16 and sums gradients in float32. How many bytes does it send, as a fraction of what it sends with everything in float32? Write a fraction.
 
 # %%
 prediction = None
@@ -1021,7 +1021,7 @@ compare(
 )
 
 # %% [markdown]
-# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show the dtype in which each collective travels: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
+# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show in which dtype each collective sends its data: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
 
 # %%
 # %%px
@@ -1158,7 +1158,7 @@ assert as_usual == [whole_bytes, 8 * filled_up // world_size, 8 * filled_up // w
 assert by_meta == [0, 0, 8 * filled_up // world_size]
 
 # %% [markdown]
-# With the meta device, a rank never holds more than a quarter. But `to_empty` does not initialise anything: every tensor, in the norms too, contains whatever was in that memory before. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
+# With the meta device, a rank never holds more than a quarter. But `to_empty` does not initialise anything: every tensor, including those in the norms, contains whatever was in that memory before. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
 #
 # **Predict.** Each rank has a quarter of the rows of `up.weight` in the first MLP. How many of the four quarters are distinct?
 
@@ -1306,7 +1306,7 @@ compare(prediction, of_group[1], source="From the counts")
 #
 # $$ 3 \, \frac{p_\text{shard} - 1}{p_\text{shard}} \, n \quad \text{in its shard group,} \qquad 2 \, \frac{p_\text{replicate} - 1}{p_\text{replicate}} \cdot \frac{n}{p_\text{shard}} \quad \text{in its replicate group} $$
 #
-# Each rank holds $n / p_\text{shard}$, a half here, whereas with plain stage 3 it holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step used two micro-batches. Each micro-batch needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works only once, after the last micro-batch, because `set_requires_all_reduce` delays it until then.
+# Each rank holds $n / p_\text{shard}$ bytes of parameters, half of them here, whereas with plain stage 3 it holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step used two micro-batches. Each micro-batch needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works only once, after the last micro-batch, because `set_requires_all_reduce` delays it until then.
 
 # %%
 assert of_group == {1: [1.5, 0.5], 2: [3.0, 0.5]}
@@ -1320,7 +1320,7 @@ assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
 assert set(in_replicate.collectives) == {"all_reduce"}
 
 # %% [markdown]
-# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic for a model of 8 billion parameters on 8 machines with 8 GPUs each (*assumed*), in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
+# How much network traffic does HSDP save? Less than you may think. The next cell computes the traffic for a model of 8 billion parameters on 8 machines with 8 GPUs each (*assumed*), in mixed precision: gathers move 2 bytes per parameter, and reductions 4. A ring through all 64 GPUs leaves each machine at one place, so the bytes that leave a machine are those that one GPU sends. (NCCL makes several rings, for example one for each network card, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine has its own ring, through the GPUs with the same shard in the other machines.
 
 # %%
 model_size, machines, per_machine = 8e9, 8, 8
@@ -1339,7 +1339,7 @@ print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}
 #
 # ## 9. 70 billion parameters, on paper
 #
-# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 query heads but only 8 heads of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes each (bfloat16). The optimizer works in float32: a copy of the weights and Adam's two running means, 12 bytes [3].
+# The model is Llama 3 70B (*published* [5]). It has 80 blocks, 8,192 wide, and MLPs with three matrices and an inner width of 28,672. It has 64 query heads but only 8 heads of keys and values, each shared by eight query heads. The vocabulary of the released model has 128,256 entries (the paper rounds to 128,000), with separate input and output matrices. In all, that makes 70.55 billion parameters (a cell below adds them up). In mixed precision the weights and gradients that the layers use have 2 bytes each (bfloat16). The optimizer works in float32: its copy of the weights and Adam's two running means take 12 bytes per parameter [3].
 #
 # First write a function that returns how many bytes of weights, gradients and optimizer state each rank holds at a given stage, from 0 to 3. Use exact division; ignore padding.
 
@@ -1386,11 +1386,11 @@ stages = {f"stage {s}": [my_bytes(s, parameters, p) / 1e9 for p in gpus] for s i
 gpus_needed(gpus, stages)
 
 # %% [markdown]
-# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16-bit numbers and the usual MLP, 4h wide (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in backward (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in backward.
+# Stages 0 to 2 never fit, whatever the number of GPUs, because the weights alone take 141 GB. Next come the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept. This holds for 16-bit numbers and the usual MLP, 4h wide (*published* [2]; Llama's block is a little different). Tensor and sequence parallelism over t ranks divide this by t, if the column layers' inputs are gathered again in the backward pass (section 5). With *activation checkpointing* (lesson 10) a block keeps only its input, 2 · s · b · h, and computes the rest again in the backward pass.
 #
-# Last comes the traffic of one step. All of it is *predicted* from two rates per GPU: 400 TFLOP/s of useful work, that is, 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: 2 in forward (a multiplication and an addition) and twice as many in backward.
+# Last comes the traffic of a step. All of it is *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work, that is 400 · 10^12 operations per second (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). Training takes 6 operations per parameter for each token: a multiplication and an addition in the forward pass, and twice as many operations in the backward pass.
 #
-# The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in forward and again in backward, and reduce-scatters the gradients; each of these three moves one number per parameter, and each rank sends $\frac{p-1}{p}$ of these numbers. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
+# The factors in the cell assume 2 bytes per number. Stage 3 gathers the weights in the forward pass and again in the backward pass, and reduce-scatters the gradients; each of these three moves one number per parameter, and each rank sends $\frac{p-1}{p}$ of these numbers. Tensor parallelism sends halves of all-reduces: eight per block, or ten with sequence parallelism. In each half, each rank sends $\frac{t-1}{t}$ of one block's s · b · h numbers.
 
 # %%
 tokens, t, p = 8192, 8, 64
@@ -1413,9 +1413,9 @@ assert 0.9 < (stage_3 / 50) / computing < 1.1
 assert sliced / 50 > computing / t > sliced_sequence / 450
 
 # %% [markdown]
-# What do these numbers tell you? Stage 3 over 64 GPUs leaves 62 GB on each GPU for activations, which is enough for a sequence of 8,192 tokens with checkpointing. Its messages take about as long as the computing that hides them; with two sequences per step on each GPU they are well hidden.
+# What do these numbers tell you? Stage 3 over 64 GPUs leaves 62 GB on each GPU for activations, which is enough for a sequence of 8,192 tokens with checkpointing. Its messages take about as long as the computation that hides them; with two sequences per step on each GPU they are well hidden.
 #
-# Tensor parallelism over 8 GPUs (*t*), with sequence parallelism, also divides the activations and the computing: each GPU has an eighth of the computing left, 1.1 s. But little computing hides its messages. Over the network the messages would take the time printed above, longer than the computing itself. NVLink, NVIDIA's links between the GPUs of a machine, moves 450 GB/s in each direction (900 GB/s in both together on an H100, *published* [6]); there the messages take a ninth of that time. That is why tensor parallelism stays inside the machine.
+# Tensor parallelism over 8 GPUs (*t*), with sequence parallelism, also divides the activations and the computation: each GPU is left with an eighth of the computation, 1.1 s. That is too little to hide the messages. Over the network they would take the time printed above, longer than the computation itself. NVLink, NVIDIA's links between the GPUs of a machine, moves 450 GB/s in each direction (900 GB/s in both together on an H100, *published* [6]); there the messages take a ninth of that time. That is why tensor parallelism stays inside the machine.
 #
 # ### Which parallelism when
 #
@@ -1431,7 +1431,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 #
 # | | what to remember |
 # |---|---|
-# | columns, then rows | one all-reduce in forward (g), one in backward (f); each has the size of the activations |
+# | columns, then rows | one all-reduce in the forward pass (g), one in the backward pass (f); each has the size of the activations |
 # | attention | cut by heads |
 # | sequence parallelism | norms cut by tokens; all-gather and reduce-scatter in place of f and g; as many bytes, or a quarter more if column inputs are cut as well |
 # | logits | cut by the vocabulary; three numbers per token are all-reduced, and no logits are gathered |

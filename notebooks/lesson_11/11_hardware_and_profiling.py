@@ -95,7 +95,7 @@ print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} G
 # %% [markdown]
 # All these speeds were *measured here*, on one core. Small products are slow, because a PyTorch call takes about a microsecond before it multiplies anything. Very large products may be slower again if other programs are using the cores or the memory at the same time. The speed in *bfloat16*, a 16-bit number format, depends on the processor: with special units (AMX in Intel's server CPUs, tensor cores in a GPU) it is many times the float32 speed; without them it is lower.
 #
-# **Predict.** Now all four ranks multiply at the same time, with one thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell prints how many cores you may use.
+# **Predict.** Now all four ranks multiply at the same time, with one thread each. What is their combined speed, as a multiple of the speed of one rank alone? Write a number; the next cell prints how many cores you may use.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -201,7 +201,7 @@ assert share < 0.2
 # %% [markdown]
 # ## 3. The roofline
 #
-# For each layer, therefore, ask how many operations it performs per byte that it must move. This is its *arithmetic intensity* I, in FLOP/byte. Let π be the peak in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01). Then the layer's speed is at most
+# For each layer, therefore, ask how many operations it performs per byte that it must move. This is its *arithmetic intensity* I, in FLOP/byte. Let π be the peak in FLOP/s, and β the time in seconds that the memory takes to move a byte (1/β is its bandwidth, as for a link in lesson 01). Then the layer's speed is at most
 #
 # $$P(I) = \min(\pi,\ I / \beta).$$
 #
@@ -245,11 +245,11 @@ for batch, intensity in intensities.items():
     print(f"batch {batch:3}: {intensity:6.1f} FLOP/byte")
 
 # %% [markdown]
-# One half: each weight of 4 bytes is fetched for one multiplication and one addition. With 64 samples, each weight is fetched once and used 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
+# One half: each 4-byte weight is fetched for one multiplication and one addition. With 64 samples, each weight is fetched once and used 64 times. That is why batching works, and why generating text for one reader, one token at a time, is slow even on the fastest GPU.
 #
 # ### Exercise 1: intensity on paper
 #
-# Write `linear_intensity(batch, inputs, outputs, size)`, which returns the arithmetic intensity of a linear layer with bias in forward, in FLOP/byte. Each number has `size` bytes. Count as above: input, weight, bias and output are moved once each. Do not count the additions of the bias as operations; `FlopCounterMode` does not count them either.
+# Write `linear_intensity(batch, inputs, outputs, size)`, which returns the arithmetic intensity, in FLOP/byte, of the forward pass of a linear layer with bias. Each number has `size` bytes. Count as above: input, weight, bias and output are moved once each. Do not count the additions of the bias as operations; `FlopCounterMode` does not count them either.
 
 
 # %% tags=["exercise"] exercise="11.linear_intensity"
@@ -270,7 +270,7 @@ check("11.linear_intensity")
 #
 # ### The course's layers under the roof
 #
-# Now take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then the cells below count and time each layer by itself, with 64 samples per batch.
+# Now take the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer records its input. Then the cells below count each layer's operations and bytes, and time each layer by itself, with 64 samples per batch.
 
 
 # %%
@@ -330,7 +330,7 @@ if rank == 0:
     print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
 
 # %% [markdown]
-# So check any counter on paper before you trust it. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
+# So check any counter against a calculation on paper before you trust it. This one does not count ReLU, norms or pooling either; for those we assume one operation per number in the output.
 #
 # **Predict.** Which of these performs the fewest operations per byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, from 784 inputs to 512 outputs; **C**: the MLP's last linear layer, from 512 inputs to 10 outputs.
 
@@ -399,7 +399,7 @@ check("11.least_seconds")
 # %% [markdown]
 # Stuck? `hint("11.least_seconds")`, `solution("11.least_seconds")`.
 #
-# What about a whole training step? For each matrix product in forward, backward computes two: one for the gradient of the weights, the other for the gradient of the inputs. Forward and backward together therefore take almost 3 times as many operations as forward alone; they take slightly fewer because the first layer does not need the gradient of its inputs.
+# What about a whole training step? For each matrix product in the forward pass, the backward pass computes two: one for the gradient of the weights, the other for the gradient of the inputs. The two passes together therefore take almost 3 times as many operations as the forward pass alone. (The factor is not quite 3, because the gradient of the first layer's inputs is not needed.)
 
 # %%
 # %%px
@@ -516,9 +516,9 @@ expected = [sample.tobytes() for sample in samples]
 assert all(read() == expected for read in WAYS.values())
 
 # %% [markdown]
-# Before you measure reading, you need to know about the *page cache*: the operating system uses otherwise free memory to keep the contents of files that have been read. A second reading is *warm* and does not touch the disk. For a *cold* reading you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
+# Before you measure how long reading takes, you need to know about the *page cache*: the operating system uses otherwise free memory to keep the contents of files that have been read. A second read is *warm* and does not touch the disk. For a *cold* read you can ask the kernel to forget the file, with `posix_fadvise(DONTNEED)`. But the kernel need not obey, so we check: `mincore` reports which pages (pieces of 4 KiB) of a file are in memory, without reading them.
 #
-# **Predict.** If everything is warm, how many times as long does reading 500 files take as reading one array with the same bytes? Write a number.
+# **Predict.** If everything is warm, by what factor is reading 500 files slower than reading one array with the same bytes? Write a number.
 
 # %%
 prediction = None
@@ -555,7 +555,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # (`None` in the second line means that this system cannot report the share. 1.0 means that the kernel was asked to forget the files and did not, for example because the file system itself is in memory.)
 #
 # - When everything is warm, the bytes themselves cost next to nothing. The time goes into opening each of the 500 files, asking for its size and closing it: some 5 to 10 µs per file. Python's `tarfile` parses a header for every sample, which can take longer than reading separate files. The fastest format is one in which the position of a sample can be calculated, such as an array.
-# - Cold reading is very different. Each file needs its own request to the disk, which takes some 0.1 ms (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another cache, on the host of a virtual machine or on a file server, which was not asked to forget anything. The accurate wording is "not in this system's page cache".
+# - Cold reads are very different. Each file needs its own request to the disk, which takes some 0.1 ms (*measured here*; a spinning disk takes 5 to 10 ms), whereas the array comes in a few long pieces that the kernel reads ahead. But "cold" may not be fully cold. Below this system's page cache there may be another cache, on the host of a virtual machine or on a file server, which was not asked to forget anything. The accurate wording is "not in this system's page cache".
 # - Checking can disturb the measurement: if you read a cold file to see how long it takes, the file is warm afterwards. `mincore` reads nothing.
 # - Packing matters most when the files are far away. On a network file system, opening a file takes a request to a server, and all ranks send their requests to the same server. At 0.5 ms per request, opening the 1.28 million images of ImageNet one after another takes 640 s (*predicted*). Opening archives of 1,000 images each takes only 0.64 s in all, and the bytes come in long pieces, which suits disks and networks.
 #
@@ -593,7 +593,7 @@ check("11.read_share")
 #
 # ## 6. Input while you compute: workers
 #
-# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load batches ahead. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
+# A `DataLoader` without *workers* loads each batch when you ask for it, and the rank waits. With `num_workers=w`, w processes load batches in advance. If computing takes $T_\text{comp}$ per step and loading takes $T_\text{load}$ per batch, a step takes
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
@@ -761,7 +761,7 @@ def self_times(profiler, steps):
 # %% [markdown]
 # First rank 0 trains alone, without a sync, while the other ranks have nothing to do. It has a core to itself, so its times contain computation only.
 #
-# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: in the convolutions' forward pass; **B**: in the convolutions' backward pass; **C**: in max pooling; **D**: in the linear layers.
+# **Predict.** Where does a training step of LeNet spend most of its time on your CPU? **A**: in the forward pass of the convolutions; **B**: in the backward pass of the convolutions; **C**: in max pooling; **D**: in the linear layers.
 
 # %%
 prediction = None
@@ -796,7 +796,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time minus the time of the operators that it calls. Without this distinction, the time of the operators inside `aten::conv2d` would be counted several times. Most people predict convolutions, which perform nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than the convolutions' forward (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The pooling point in the roofline already showed how slow this is. Look at a profile *before* you start tuning, or you may tune the wrong thing.
+# *Self time* is an operator's time minus the time of the operators that it calls. Without this distinction, the time of the operators inside `aten::conv2d` would be counted several times. Most people predict convolutions, which perform nearly all of the operations. But look at pooling, which multiplies nothing: on a CPU it takes longer than the forward pass of the convolutions (*measured here*). It compares numbers and stores where the maximum was, a few numbers at a time. The pooling point in the roofline already showed how slow this is. Look at a profile *before* you start tuning, or you may tune the wrong thing.
 #
 # Now all four ranks train together. Rank 0 performs the same operations as before.
 #
@@ -885,7 +885,7 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 #
 # With `profile_memory=True` the profiler records each block of memory that an operator allocates or frees.
 #
-# **Predict.** Take one step of a transformer with 4 blocks, and count only the memory allocated since the beginning of the step. When is most memory in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
+# **Predict.** Take one step of a transformer with 4 blocks, and count only the memory allocated since the beginning of the step. When is most memory in use? **A**: in the middle of the forward pass; **B**: at the end of the forward pass or soon after the backward pass has begun; **C**: at the end of the backward pass; **D**: in the update.
 
 # %%
 prediction = None
@@ -938,13 +938,13 @@ assert all(in_forward)
 assert 0 < past < 0.5
 
 # %% [markdown]
-# During forward the memory in use grows: each layer keeps the *activations* (lesson 10) that its backward will need. Backward frees them again, from the last layer to the first, and creates gradients at the same time. Most memory is therefore in use soon after backward has begun, when nearly all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
+# During the forward pass the memory in use grows: each layer keeps the *activations* (lesson 10) that its backward pass will need. The backward pass frees them again, from the last layer to the first, and creates gradients at the same time. Most memory is therefore in use soon after the backward pass has begun, when nearly all activations are still there and the first gradients have been added. At the end only the gradients of the parameters are left.
 #
 # Try this with LeNet: change the model and the optimizer in `memory_profile`. There a convolution makes a reordered copy of its data and later discards it, and most of the memory in use is this copy, not activations or gradients (3 MB for 64 images, *measured* while this lesson was written). Such memory is called workspace.
 #
 # A *memory snapshot* is a list of all blocks in use at one moment. The last cell of this section prints a snapshot of the moment when most memory is in use, with the bytes grouped by the section that allocated them.
 #
-# **Predict.** You double the batch size. By what factor does this increase the memory that is still in use when forward ends? Write a number.
+# **Predict.** You double the batch size. By what factor does this increase the memory that is still in use when the forward pass ends? Write a number.
 
 # %%
 prediction = None
@@ -1071,7 +1071,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # | is it memory? | FLOP/byte to the left of the ridge πβ | fuse operations, larger batch, smaller numbers |
 # | are there too many threads? | all cores busy, yet slow; `torch.get_num_threads()` | (cores / ranks) threads per rank, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
-# | cold or warm? | check the page cache, do not assume | |
+# | cold or warm? | check the page cache instead of assuming | |
 # | is it another rank? | a trace of each rank, one clock; least time in `sync` | fix the late rank |
 # | does it fit into memory? | snapshot at the moment when most is in use | activations grow with the batch size, gradients do not |
 #

@@ -63,12 +63,12 @@ for task in TASKS.values():
     print(f"   target {targets}; one rank: batch {task.batch}")
 
 # %% [markdown]
-# A *simulated device* takes 2 ms per sample, plus 8 ms per step. Forward and backward are really computed, and then the rank sleeps for the rest of the simulated time. So four ranks work at the same time even on two cores, as long as the real computation takes much less time than the simulated one. The link is the emulated one from lesson 06: each message takes at least the latency plus its size divided by the bandwidth. Gradients, messages and waiting are real.
+# A *simulated device* takes 2 ms per sample, plus 8 ms per step. The rank really computes the forward and backward passes, and then sleeps for the rest of the simulated time. So four ranks work at the same time even on two cores, as long as the real computation takes much less time than the simulated one. The link is the emulated one from lesson 06: each message takes at least the latency plus its size divided by the bandwidth. Gradients, messages and waiting are real.
 #
 # The *time to accuracy* is the number of steps until the target accuracy is first seen on the test set, times the seconds per step. We test the model after every fourth step, whether on one rank or on many, and stop the clock meanwhile; each of these tests is called a look. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan. (We don't compare the time per epoch, because with a larger batch the model learns less in an epoch, as lesson 05 showed.) Three rules keep the speed-up honest:
 #
-# - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute the mean itself, while the clock runs and over the link.
-# - **The baseline.** One rank uses the best of the learning rates that the plans may choose from, found in the same way. Many published speed-ups break this rule: the new method was tuned, but the old one was not [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
+# - **What we look at.** We test one replica as it is: rank 0's, or the stages of a pipeline put together. The mean of four replicas is a better model than any of them. So a plan that needs this mean to reach the target has to compute it over the link, while the clock runs.
+# - **The baseline.** The learning rate of the one-rank run is tuned in the same way as a plan's, over the same set of rates. Many published speed-ups break this rule: the new method was tuned, but the old one was not [3, 4, 6]. The effect of a better learning rate is then credited to the ranks.
 # - **Luck.** The same training may take twice as many steps with another seed. So the number of steps is the median over five seeds, for one rank and for many; the seconds per step are measured with the first seed only.
 #
 # This is what you do:
@@ -86,12 +86,12 @@ for name, what in STRATEGIES.items():
 # %% [markdown]
 # The table shows what each strategy does in a step, and what you can set in its `options`, as in `Plan("local SGD", 16, 0.4, {"every": 4})`:
 #
-# | strategy | option (default) | in a step, in addition to computing |
+# | strategy | option (default) | in a step, in addition to the computation |
 # |---|---|---|
 # | alone | | nothing |
 # | per layer | | one all-reduce per tensor, one after the other |
 # | flattened | | a single all-reduce of all bytes |
-# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they add up to this many bytes | one all-reduce per bucket, one after the other; each begins as soon as backward has filled its bucket (backward takes two thirds of the samples' time) |
+# | overlapped | `bucket_bytes` (4,000): starting with the last layer, tensors are collected until they add up to this many bytes | one all-reduce per bucket, one after the other; each begins as soon as the backward pass has filled its bucket (this pass takes two thirds of the samples' time) |
 # | compressed | `bucket_bytes`, as above | the same as overlapped, with half the bytes on the link |
 # | local SGD | `every` (8): the number of steps that each rank takes by itself before the weights are averaged | a single all-reduce of all bytes after every `every`-th step, nothing after the other steps |
 # | asynchronous | | rank 0 is the server and does not compute. A worker fetches all the weights in one message and sends its gradient in another; each update by a worker counts as a step. The number of steps depends on timing and cannot be counted without the clock, so we run only one seed; the looks take place while the clock runs |
@@ -144,9 +144,9 @@ check("14.sync_seconds")
 #
 # ### Exercise 2: the speed-up to a target
 #
-# Three numbers describe a way to train: `ranks`, `batch` (the samples that *each* rank takes in a step) and `steps` (the number of steps to the target). In each step a rank computes for `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time; if there are more ranks, they take turns. If there are several ranks, they synchronise in each step after all of them have computed, which takes `sync` seconds. A single rank does not synchronise, even if it is passed as `many`.
+# Three numbers describe a way to train: `ranks`, `batch` (the samples that *each* rank takes in a step) and `steps` (the number of steps to the target). In each step a rank computes for `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time; if there are more ranks, they take turns. If there are several ranks, they synchronise for `sync` seconds in each step, once all of them have finished computing. A single rank does not synchronise, even if it is passed as `many`.
 #
-# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`, which returns the speed-up of `many` over `one`: how many times as fast it reaches the target. Both have the attributes `ranks`, `batch` and `steps`.
+# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`, which returns the speed-up: the seconds that `one` takes to reach the target, divided by the seconds that `many` takes. Both have the attributes `ranks`, `batch` and `steps`.
 
 
 # %% tags=["exercise"] exercise="14.speed_up"
@@ -172,7 +172,7 @@ check("14.speed_up")
 #
 # Task A is a small MLP with 9,610 parameters in four tensors, so its gradients take up 38,440 bytes. The link has a latency of 5 ms and a bandwidth of 100 Mbit/s, that is, 12.5 MB/s.
 #
-# **Which strategy?** The computing in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor costs the latency of four all-reduces; a single one for all tensors costs the latency of one. Your first formula says how long each way takes. (If one of your two functions is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
+# **Which strategy?** The computation in a step takes 8 + 16 · 2 = 40 ms. A separate all-reduce for each tensor costs the latency of four all-reduces; a single one for all tensors costs the latency of one. Your first formula says how long each way takes. (If one of your two functions is missing or not yet right, `yours_or_solution` uses the worked solution, and says so.)
 
 # %%
 my_sync, my_speed_up = yours_or_solution("14.sync_seconds"), yours_or_solution("14.speed_up")
@@ -202,7 +202,7 @@ cluster.view["rate_a"] = rate_a
 # %% [markdown]
 # Compare the rows. At a rate of 0.1, a step with 64 samples is worth hardly more than a step with 16: both follow the same path, with little noise to average away. The larger batch pays off at rates that are too high for the noisy gradients of the small one. (You may begin a search with the linear rule of lesson 05, four times the rate for four times the batch size, but let a pilot decide.)
 #
-# **Predict.** Each side has its best rate. A step takes 40 ms on one rank and 56 ms on four. What will the speed-up be? Write a number.
+# **Predict.** Each side uses its best rate. A step takes 40 ms on one rank and 56 ms on four. What will the speed-up be? Write a number.
 
 # %%
 prediction = None
@@ -224,7 +224,7 @@ assert pilots_a[16][0.1] > 1.5 * steps_a
 # %% [markdown]
 # Most of that comes from the learning rate, which you can change without a second rank.
 #
-# Now we write down the prediction, before the run. The journal puts a seal on each line, a checksum that also covers the seal of the line before (a *hash chain*). If a number is changed later, the seal breaks, and the report says so. A prediction counts only if it was written before the plan's first run.
+# Now we write down the prediction, before the run. The journal puts a seal on each line: a checksum that also covers the seal of the previous line (a *hash chain*). If a number is changed later, the seal breaks, and the report says so. A prediction counts only if it was written before the plan's first run.
 
 # %% tags=["nbval-ignore-output"]
 journal = Journal.for_examples()
@@ -234,7 +234,7 @@ journal.predict("A", plan_a, round(predicted_a, 2), why=why)
 cluster.view["plan_a"] = plan_a
 
 # %% [markdown]
-# A strategy is a function: it takes a `worker` and returns the function that does one step. The worker has a model, an optimizer, and a method `compute(images, labels)`, which runs forward and backward on the worker's device. Here is the whole of the strategy "flattened":
+# A strategy is a function: it takes a `worker` and returns the function that does one step. The worker has a model, an optimizer, and a method `compute(images, labels)`, which runs the forward and backward passes on the worker's device. Here is the whole of the strategy "flattened":
 
 
 # %%
@@ -281,7 +281,7 @@ report_a
 #
 # ### Exercise 3: time to accuracy
 #
-# `looks` is a list of pairs (seconds, accuracy), in order of time. Write `time_to_target(looks, target)`, which returns the seconds of the first look whose accuracy is at or above the target. It returns `None` if there is no such look, as when `looks` is empty.
+# `looks` is a list of pairs (seconds, accuracy), in order of time. Write `time_to_target(looks, target)`, which returns the time in seconds of the first look whose accuracy is at or above the target. It returns `None` if there is no such look, as when `looks` is empty.
 
 
 # %% tags=["exercise"] exercise="14.time_to_target"
@@ -301,7 +301,7 @@ check("14.time_to_target")
 # %% [markdown]
 # Stuck? `hint("14.time_to_target")`, `solution("14.time_to_target")`.
 #
-# Try your function on the two runs of task A: what did the clock show at the first look that found the target accuracy?
+# Try your function on the two runs of task A: after how many seconds did each run reach the target accuracy?
 
 # %% tags=["nbval-ignore-output"]
 my_time = yours_or_solution("14.time_to_target")
@@ -311,13 +311,13 @@ for name, run in (("one rank", alone_a), ("flattened", ours_a[0])):
     assert seconds == run.reached.seconds
 
 # %% [markdown]
-# One look is one measurement, and the accuracy goes up and down from look to look. One lucky look is enough for the target to count as reached. That is why the baseline and the plan are tested equally often, and why we run five seeds. The report's "seeds" row shows how much the number of steps varies between seeds. If two plans differ by less than that, the difference means nothing.
+# One look is one measurement, and the accuracy goes up and down from look to look. A single lucky look is enough for the target to count as reached. That is why the baseline and the plan are tested equally often, and why we run five seeds. The report's "seeds" row shows how much the number of steps varies between seeds. If two plans differ by less than that, the difference means nothing.
 #
 # ## 5. Second solved example: task B, local SGD
 #
 # Task B has a wider model, with one hidden layer of 1,024 units: 76,810 parameters, or 307,240 bytes. Its link has a latency of 20 ms and a bandwidth of 50 Mbit/s.
 #
-# **Predict.** How many milliseconds does one all-reduce of all gradients take? And can synchronous SGD with four ranks pay off if the computing in a step takes 40 ms? Write `(ms, True)` or `(ms, False)`.
+# **Predict.** How many milliseconds does one all-reduce of all gradients take? And can synchronous SGD with four ranks pay off if the computation in a step takes 40 ms? Write `(ms, True)` or `(ms, False)`.
 
 # %%
 prediction = None
@@ -447,7 +447,7 @@ print(f"{silent} steps with nothing exchanged (seeds: {silent_b.seeds}); one ran
 #
 # ### Exercise 4: the bytes
 #
-# If your provider charges for traffic, bytes cost money. Count the bytes that cross all the links in total until the target is reached. `model_bytes` is the size of all parameters, and therefore of all gradients.
+# If your provider charges for traffic, bytes cost money. Count all the bytes sent over the links, by all ranks together, until the target is reached. `model_bytes` is the size of all parameters, and therefore of all gradients.
 #
 # - `"synchronous"`: each of `steps` steps has one ring all-reduce, in which each of p ranks sends $2\,(p-1)/p$ times the model's bytes;
 # - `"local SGD"`: the same all-reduce after every `every` steps, and none for any steps left over at the end;
@@ -528,7 +528,7 @@ alone_c = training.train_alone(TASKS["C"], Plan("alone", 16, rate_c)) if rank ==
 ours_c = training.train(TASKS["C"], my_plan)
 
 # %% [markdown]
-# Run the next cell and look at the numbers first. Then say in `learned`, in a sentence or two, where your prediction was off and why, put your name into `author`, and run the cell again. Each time, it writes a new report; nothing is overwritten. The files are in the folder `capstone` in your workspace. Hand in the PDF or the HTML file, together with the journal.
+# Run the next cell and look at the numbers first. Then say in `learned`, in a sentence or two, where your prediction was off and why, put your name into `author`, and run the cell again. Each run writes a new report; nothing is overwritten. The files are in the folder `capstone` in your workspace. Hand in the PDF or the HTML file, together with the journal.
 
 # %% tags=["nbval-ignore-output"]
 my_result = Result.of("C", my_plan, cluster.view["alone_c"][0], cluster.view["ours_c"])
@@ -547,7 +547,7 @@ write_report(my_journal, my_result, learned="", author="")
 # | that a byte has 8 bits | the waits are eight times as long as predicted |
 # | a latency for each bucket | there are many short waits instead of one |
 # | the way back | the traffic and the waits are twice what was predicted |
-# | that ranks share cores | the ranks work in turns, and the steps take longer on all of them |
+# | that ranks share cores | the ranks take turns to compute, and the steps take longer on all of them |
 # | the right $p$ in $2(p-1)/p$ | the bytes differ from the prediction by a small constant factor |
 #
 # ## Break it on purpose: a prediction improved after the run
@@ -568,7 +568,7 @@ assert forged == 1
 assert journal.broken_from() is None
 
 # %% [markdown]
-# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and of the previous line's seal; a report that is written from such a journal says at which line the seals stop matching. (It cannot tell if *all* the seals were recomputed. To rule that out, an instructor collects the seals before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
+# **Diagnosis.** Each line's seal is a checksum (SHA-256) of the line's text and of the previous line's seal; a report that is written from such a journal says at which line the seals stop matching. (It cannot tell if *all* the seals were recomputed. To rule that out, an instructor collects the seals before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns full marks.
 #
 # ## For instructors: a rubric
 #
@@ -589,7 +589,7 @@ Markdown(rubric())
 # | the number of steps | with one seed is luck; the median of several seeds is a measurement |
 # | speed-up | $(N_1/N_R) \cdot (T_1/T_R)$: fewer steps, but longer ones |
 # | to predict the steps | for a larger batch, run a pilot in one process; for other strategies, a rehearsal |
-# | to predict the seconds per step | add the computing, the part that is not divided, and every message's latency and bytes |
+# | to predict the seconds per step | add up the computation, the part that is not divided, and every message's latency and bytes |
 # | a fast link | synchronise in few messages, or with overlap |
 # | a slow link | communicate less often, and pay with more steps |
 # | a prediction | counts if you wrote it before the run, and teaches you most where it was wrong |
