@@ -939,7 +939,7 @@ check("06.read_efficiency")
 #
 # ### Published runs
 #
-# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
+# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached efficiencies of about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
 #
 # First, some terms. With *RoCE*, the network card of one machine reads and writes the memory of another over Ethernet, without involving the CPUs. The *leader* of a machine is the rank that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside when the number of ranks is not a power of two, as in lesson 03. Where the sources say nothing, we had to make assumptions:
 
@@ -999,7 +999,7 @@ Markdown(published_runs.reproduced_table())
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows the range of efficiencies that the formula allows.
+# A formula based on the line rate tells you what is possible, not what happens. The paper that reports these gains also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table above shows the range of efficiencies that the formula allows.
 #
 # ### To 10,000 and 100,000 ranks
 #

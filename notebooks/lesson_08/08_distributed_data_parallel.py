@@ -1152,7 +1152,7 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. First, DDP rebuilds its buckets after the first step, so start to compress after that, as PowerSGD does above. Second, a part that was left out at one learning rate is applied at the rate of the next step; Karimireddy and others therefore multiply by the rate first and then round [8].
+# The price is memory: each rank keeps the left-out parts, which amount to one vector and a $p$-th of another. They belong in the checkpoint (section 9). If you write this as a DDP hook, beware of two traps. First, DDP rebuilds its buckets after the first step, so start compressing only after that, as PowerSGD does above. Second, a part that was left out at one learning rate is applied at the rate of the next step; Karimireddy and others therefore multiply by the rate first and then round [8].
 #
 # *Published*: Seide and others trained speech models with 1 bit per number and feedback, with almost no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems in which SGD with only the signs of the gradient never reaches the minimum. They also prove that SGD with feedback converges as fast as plain SGD for many compression schemes [8].
 #
@@ -1713,7 +1713,7 @@ for p, (in_all, own) in master.items():
 # | `join()` | for uneven numbers of batches |
 # | `find_unused_parameters=True` | needed if a step skips parts of the model; costs one more all-reduce |
 # | communication hook | returns a future of the mean; can hand over fewer bytes; whether fewer travel depends on the library |
-# | 8 bits | a scale and one byte per number; error feedback adds what rounding left out to the next step |
+# | 8 bits | a scale and one byte per number; error feedback adds to the next step what rounding left out |
 # | mixed precision | `autocast` around the forward pass and the loss; float16 also needs a `GradScaler`; the gradients stay in float32 |
 # | SyncBatchNorm | convert the model before wrapping it |
 # | checkpoint | rank 0 writes `ddp.module.state_dict()`, the optimizer state, the step and all ranks' random states |

@@ -274,7 +274,7 @@ print(f"learning rate times steps in an epoch: before {before:.3g}, after {after
 #
 # In the middle of an epoch there is one more question: *who* takes the samples that are left? `DistributedSampler` gave each of R ranks its own list. No survivor has the dead rank's list, and a new sampler for R - 1 ranks would begin the epoch again.
 #
-# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must come exactly once, and the k-th samples of all ranks together must be the k-th group of `world_size` samples among those that are left.
+# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must be processed exactly once, and the k-th samples of all ranks together must be the k-th group of `world_size` samples among those that are left.
 
 
 # %% tags=["exercise"] exercise="12.rest_of_epoch"
