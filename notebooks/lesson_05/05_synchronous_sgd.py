@@ -403,7 +403,7 @@ check("05.train_step")
 #
 # Take 10 samples, four ranks, and batches of at most 2. Shards of 3, 3, 2 and 2 samples make 2, 2, 1 and 1 batches. A program that trains for one epoch hangs at the end: in their second step, ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call.
 #
-# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns the batches of `rank` as a list of lists of sample numbers, which run from 0 to `samples - 1`. The batches must satisfy three rules:
+# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns the batches of `rank` as a list of lists of sample indices, which run from 0 to `samples - 1`. The batches must satisfy three rules:
 # - every sample is in exactly one batch of one rank;
 # - all ranks have the **same number of batches**, and this number is as small as possible; no batch is empty or larger than `batch_size`;
 # - in each step, the sizes of any two ranks' batches differ by at most one.
@@ -560,7 +560,7 @@ assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 # - The **square-root rule** lies between no scaling and the linear rule.
 # - The **linear rule** comes closest to one worker.
 #
-# Four seeds do *not* show how the three linear settings compare: they differ by less than two seeds of the same setting do. With ten seeds, the order is the published one, except that gradual warm-up and no warm-up cannot be told apart. The table gives the mean test error over ten seeds in per cent (*measured* while the lesson was written):
+# Four seeds do *not* show how the three linear settings compare: they differ from one another less than two seeds of the same setting do. With ten seeds, the order is the published one, except that gradual warm-up and no warm-up cannot be told apart. The table gives the mean test error over ten seeds in per cent (*measured* while the lesson was written):
 #
 # | | one worker | gradual | none | constant | square root | no scaling |
 # |---|---|---|---|---|---|---|
@@ -630,7 +630,7 @@ def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=n
 # 1. **No initial sync.** Every rank starts with its own weights.
 # 2. **Forgotten sync.** No rank averages its gradients.
 # 3. **The type test that matches nothing.** The author wanted to be careful, but a model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
-# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after backward. The step that follows uses each rank's own gradient.
+# 4. **Weights in place of gradients**, from a "naive data parallel" program that averages the weights in a hook after the backward pass. The step that follows uses each rank's own gradient.
 # 5. **Rank-dependent dropout.** Every rank draws its own masks.
 #
 # **Predict.** For which of the five are the replicas *equal* after 20 steps? Give a list of numbers.
@@ -717,7 +717,7 @@ print(found["3. type test"]["replicas equal"])
 # | | one process | R ranks |
 # |---|---|---|
 # | start | weights from a seed | rank 0's weights, by `broadcast` |
-# | data | a batch of $R B$ | one shard per rank, batches of $B$, the same number on every rank |
+# | data | a batch of $R B$ | one shard per rank, and the same number of batches of $B$ on every rank |
 # | gradient | of the batch | `all_reduce`, divided by $R$, between `backward` and `step` |
 # | optimizer | one | one per rank, always in the same state |
 # | learning rate | $\lambda$ for $B$ | try $R \lambda$ with a warm-up, then measure |

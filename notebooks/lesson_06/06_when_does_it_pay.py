@@ -56,7 +56,7 @@ pair = groups_of_two[rank // 2]
 # %% [markdown]
 # ## 1. Two times and one condition
 #
-# An *epoch* is one pass over a data set of $N$ samples. In each step, one rank processes $B$ samples and *computes* for $T_\text{comp}$ seconds: forward, backward, update. So
+# An *epoch* is one pass over a data set of $N$ samples. In each step, one rank processes $B$ samples and *computes* for $T_\text{comp}$ seconds: forward pass, backward pass and update. So
 #
 # $$T_\text{epoch}(1) = \frac{N}{B}\, T_\text{comp} .$$
 #
@@ -441,9 +441,9 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient in time, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# The backward pass computes the *last* parameter's gradient first. The all-reduce of that gradient could begin while the other gradients are still being computed. To act on each gradient in time, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as the collected gradients have `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while backward continues. It returns a function `finish()`, to be called after each backward pass: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward pass.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as the collected gradients have `bucket_bytes` bytes or more, it flattens them and sends them in one all-reduce while the backward pass continues. It returns a function `finish()`, to be called after each backward pass: `finish` sends what is left, waits for everything, and writes the *means* over the ranks into the gradients. Your function must work for more than one backward pass.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -491,7 +491,7 @@ check("06.bucketed_sync")
 #
 # ## 5. Overlap
 #
-# To see overlap, take six layers with 1 MiB of gradients each. Each layer's backward takes 10 ms, during which the rank only sleeps. The link has a latency of 1 ms and a bandwidth of 300 MB/s. Hooks, buckets and all-reduces are real.
+# To see overlap, take six layers with 1 MiB of gradients each. The backward pass of each layer takes 10 ms, during which the rank only sleeps. The link has a latency of 1 ms and a bandwidth of 300 MB/s. Hooks, buckets and all-reduces are real.
 
 
 # %%
@@ -562,9 +562,9 @@ def watched_backward(network, finish, passes=8):
 
 
 # %% [markdown]
-# We compare three ways to send the gradients: (a) flattened, after backward; (b) one bucket per layer, after backward; (c) one bucket per layer, during backward.
+# We compare three ways to send the gradients: (a) flattened, after the backward pass; (b) one bucket per layer, after the backward pass; (c) one bucket per layer, during the backward pass.
 #
-# **Predict.** On this link, an all-reduce of 1 MiB takes about 9 ms, and one of 6 MiB about 38 ms. How many milliseconds does each of the three ways take, backward and all-reduce together? Write `[a, b, c]`.
+# **Predict.** On this link, an all-reduce of 1 MiB takes about 9 ms, and one of 6 MiB about 38 ms. How many milliseconds do the backward pass and the all-reduces take together in each of the three cases? Write `[a, b, c]`.
 
 # %%
 prediction = None
@@ -622,7 +622,7 @@ figures.buckets(
 # %% [markdown]
 # Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. What is not hidden is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? Backward takes about two thirds of the computing time. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? The backward pass takes about two thirds of the computing time. If the backward pass takes $b$, the forward pass $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -764,7 +764,7 @@ figures.timeline(
 # %% [markdown]
 # During the hatched time you pay for an idle rank. Here a waiting rank sleeps and leaves its core to other programs: 4 s of waiting take 0.04 s of CPU time. A rank that waits inside plain MPI spins and occupies the whole core; a GPU that waits in NCCL is just as busy. Neither does any useful work.
 #
-# The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine the result is only the error of that measurement, a few microseconds; between machines, whose clocks start at boot, it can be days.
+# The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine, the clocks agree and `ahead` is only the error of that measurement, a few microseconds. Between machines, whose clocks start at boot, it can be days.
 #
 # Compare two sums over the 80 steps: the sum of each step's longest time is more than 40 % larger than the sum of any single rank's times. If the ranks met less often, fast and slow steps would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
@@ -939,7 +939,7 @@ check("06.read_efficiency")
 #
 # ### Published runs
 #
-# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
+# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached efficiencies of about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
 #
 # First, some terms. With *RoCE*, the network card of one machine reads and writes the memory of another over Ethernet, without involving the CPUs. The *leader* of a machine is the rank that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside when the number of ranks is not a power of two, as in lesson 03. Where the sources say nothing, we had to make assumptions:
 
@@ -955,9 +955,9 @@ Markdown(published_runs.assumptions_table())
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted parameter, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, backward, which takes two thirds of the computing time, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted parameter: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
+# Without any fitted parameter, the model gives two bounds. For the lower bound, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper bound, the backward pass, which takes two thirds of the computing time, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between, we need *one* fitted parameter: the $f$ in $T_\text{exposed} = f\, T_\text{sync}$. We fit it to the three runs on 16 GPUs. `reproduce()`, which you call below, does no more than this.
 #
-# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) all too good, (B) all too bad, or (C) some too good and some too bad? Answer A, B or C.
+# **Predict.** The model leaves out four things: stragglers, input, contention and protocol overhead. Are its predictions for the other runs therefore (A) too high in every case, (B) too low in every case, or (C) too high in some cases and too low in others? Answer A, B or C.
 
 # %%
 prediction = None
@@ -991,7 +991,7 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. You can use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
+# All eight predictions are too high: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. A model whose error grows with the load is good enough to rank designs, but do not trust it for the last 10 %.
 #
 # The model does worse on the overlap gains of section 5. From each published gain, we can work out how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the published value:
 
@@ -999,7 +999,7 @@ Markdown(published_runs.reproduced_table())
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula based on the line rate tells you what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table shows the range of efficiencies that the formula allows.
+# A formula based on the line rate tells you what is possible, not what happens. The paper that reports these gains also claims "near-linear scalability using 256 GPUs" [1], but gives no number; the second table above shows the range of efficiencies that the formula allows.
 #
 # ### To 10,000 and 100,000 ranks
 #
@@ -1054,7 +1054,7 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas treat each message as if it had its path to itself. On a cluster, however, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a simulated process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has a bandwidth of 100 GB/s and a latency of 3 µs; all 8 share one card with a bandwidth of 12.5 GB/s and a latency of 10 µs.
+# The formulas treat each message as if it had the whole path to itself. On a cluster, however, the ranks of a node share one network card. So we run the all-reduce schedules of lesson 03 on a modelled network, in simulated time. Every rank is a simulated process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. The link between any two of them has a bandwidth of 100 GB/s and a latency of 3 µs; all 8 share one card with a bandwidth of 12.5 GB/s and a latency of 10 µs.
 #
 # **Predict.** In recursive doubling, each rank exchanges its whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. By what factor does this slow down a large message? Write a number.
 

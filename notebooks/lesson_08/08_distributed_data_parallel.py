@@ -213,7 +213,7 @@ assert_replicas_equal(wrapped)
 #
 # ### Gradients come in reverse
 #
-# Backward begins at the loss, so the *last* layer's gradients are ready first. Autograd lets you attach a *hook* to each parameter. A hook is a function that is called as soon as that parameter's gradient is complete.
+# The backward pass begins at the loss, so the *last* layer's gradients are ready first. Autograd lets you attach a *hook* to each parameter. A hook is a function that is called as soon as that parameter's gradient is complete.
 #
 # **Predict.** LeNet has five layers with weights: `features.0`, `features.3`, `classifier.1`, `classifier.3` and `classifier.5`. Which layer's gradient is ready *last*?
 
@@ -240,7 +240,7 @@ assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", 
 # %% [markdown]
 # ### Buckets
 #
-# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as `bucket_cap_mb` mebibytes are in it. When the last gradient of a bucket is ready, DDP sends the bucket.
+# While the gradient of `features.0` is still being computed, that of `classifier.5` could already be on its way. But the 84 · 10 numbers of that gradient make a short message, and every message has a start-up cost, however short it is. So DDP collects gradients in *buckets*. It goes through the parameters in the order in which their gradients arrive, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, DDP sends the bucket.
 #
 # With a *communication hook* you can observe or replace what DDP does with a full bucket. The hook below records what is in the bucket, and then runs the same all-reduce as DDP.
 
@@ -303,13 +303,13 @@ for index, (kind, names, _) in enumerate(events):
 assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(bucketed)
 
 # %% [markdown]
-# Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three `SEND` lines are in the *middle* of the list: these buckets leave before backward ends.
+# Note two things. First, there was only *one* bucket in step 0. DDP did not know the order yet, so it waited for all gradients, recorded the order in which they arrived, and cut the buckets for all later steps (in rank 0's order, so that the buckets are the same on all ranks). Second, from step 1 on, two of the three `SEND` lines are in the *middle* of the list: these buckets leave before the backward pass ends.
 #
 # By default, buckets hold 25 MiB, which suits large networks. Only the first is limited to 1 MiB, so that communication starts early; all of LeNet fits into this one bucket. If you set a size, even `bucket_cap_mb=25`, it applies to the first bucket as well. Buckets take memory on top of the gradients, unless you set `gradient_as_bucket_view=True`: then the `.grad` of each parameter is a view into its bucket instead of a copy.
 #
 # ### Overlap
 #
-# How much time does sending early save? On this machine it saves little, because the CPU cores compute *and* carry the messages. On a cluster, network cards carry the messages, and we now emulate that case. The network has six layers. The backward of each takes 6 ms, during which the CPU does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets and the all-reduce.
+# How much time does sending early save? On this machine it saves little, because the CPU cores compute *and* carry the messages. On a cluster, network cards carry the messages, and we now emulate that case. The model has six layers. The backward pass of each layer takes 6 ms, during which the CPU does *nothing* (it sleeps). A *link* takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets and the all-reduce.
 
 
 # %%
@@ -571,7 +571,7 @@ check("08.global_accuracy")
 #
 # ## 4. Accumulate first, then communicate once
 #
-# If a batch does not fit into memory, you split it into *micro-batches*. `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. Normally, DDP runs an all-reduce in each of the four. Inside a `with ddp.no_sync():` block it puts the all-reduce off until the next backward outside the block.
+# If a batch does not fit into memory, you split it into *micro-batches*. `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. Normally, DDP runs an all-reduce in each of the four. Inside a `with ddp.no_sync():` block it puts the all-reduce off until the next backward pass outside the block.
 #
 # **Predict.** LeNet fits in one bucket, and there are four micro-batches. How many all-reduces are there (a) without `no_sync()` and (b) with the first three micro-batches inside it? Write `[a, b]`.
 
@@ -613,7 +613,7 @@ assert cluster.view["rounds"][0] == [4, 1]
 assert cluster.view["volumes"][0] == [4 * 8 * 61_706, 8 * 61_706], "8 bytes a number"
 
 # %% [markdown]
-# The gradient is the same, with a quarter of the rounds and a quarter of the bytes handed over. There are two traps. Forward and backward must *both* be inside `no_sync()`, because DDP decides in forward whether backward will communicate. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank takes an optimizer step.
+# The gradient is the same, with a quarter of the rounds and a quarter of the bytes handed over. There are two traps. The forward and the backward pass must *both* be inside `no_sync()`, because DDP decides in the forward pass whether the backward pass will communicate. And you must divide the loss by the number of micro-batches, or the step is four times too large. Between micro-batches the replicas' gradients differ; that is fine as long as no rank takes an optimizer step.
 #
 # ### Exercise 3: accumulation on a budget
 #
@@ -731,9 +731,9 @@ if rank == 0:
     print(next(line for line in str(found).splitlines() if "indices" in line))
 
 # %% [markdown]
-# - **Symptom.** The error above appears one step late: the first backward ended without sending its bucket, so the gradients of that step were never averaged.
+# - **Symptom.** The error above appears one step late: the first backward pass ended without sending its bucket, so the gradients of that step were never averaged.
 # - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. The usual causes are a head or layer behind an `if`, a part frozen after wrapping, or an output that the loss does not use.
-# - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If different steps use different parameters, set `find_unused_parameters=True`: after each forward, DDP walks the graph and marks the parameters that it can't reach as ready.
+# - **Fix.** It is best to remove parameters that are never used, or to freeze them (`requires_grad_(False)` before wrapping). If different steps use different parameters, set `find_unused_parameters=True`: after each forward pass, DDP walks the graph and marks as ready all parameters that it can't reach.
 #
 # **Predict.** What does the fix cost? A step of this network normally takes one all-reduce, for its single bucket. How many does it take with `find_unused_parameters=True`?
 
@@ -775,7 +775,7 @@ assert (calls, handed_over) == (2, 10_960 + 4 * 6)
 #
 # The network is an MLP with layers 64 → 256 → 256 → 10. Its weight matrices have 256 × 64, 256 × 256 and 10 × 256 numbers, and it has 522 biases. We use PowerSGD with rank $r = 2$; it sends the biases uncompressed.
 #
-# **Predict.** In float32, 340,008 bytes per step are handed to all-reduce. How many bytes does PowerSGD hand over? (The biases take 522 · 4 bytes. An $n \times m$ weight matrix takes $(n + m) \cdot 2 \cdot 4$.)
+# **Predict.** In float32, 340,008 bytes per step are handed to the all-reduce. How many bytes does PowerSGD hand over? (The biases take 522 · 4 bytes. An $n \times m$ weight matrix takes $(n + m) \cdot 2 \cdot 4$.)
 
 # %%
 prediction = None
@@ -864,7 +864,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and it learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
+# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and the network learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
 #
 # ### What travels
 #
@@ -1028,7 +1028,7 @@ assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out no
 #
 # ### The mean in eight bits
 #
-# Each rank has its own scale, so you cannot simply add the integers. A ring would have to decode, add and round at every hop. So here every rank sends its chunk number r straight to rank r. Rank r decodes these chunks, adds them up, rounds the sum once, and sends the result to all ranks. Numbers are rounded twice, before the first message and before the second, and the left-out part is kept both times.
+# Each rank has its own scale, so you cannot simply add the integers. A ring would have to decode, add and round at every hop. So here every rank sends its r-th chunk straight to rank r. Rank r decodes these chunks, adds them up, rounds the sum once, and sends the result to all ranks. Numbers are rounded twice, before the first message and before the second, and the left-out part is kept both times.
 
 
 # %%
@@ -1160,7 +1160,7 @@ if rank == 0:
 #
 # Computing is cheaper in 16 bits as well, especially on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer state in float32. `torch.autocast` does this for everything computed inside its `with` block.
 #
-# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large factor before backward and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and reduces the factor. With DDP all ranks skip together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
+# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large factor before the backward pass and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and reduces the factor. With DDP all ranks skip together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
 #
 # **Predict.** If all layers compute in 16 bits, how many bytes per number of the gradient does DDP hand to its all-reduce?
 
@@ -1243,9 +1243,9 @@ if rank == 0:
 assert "GPU" in message
 
 # %% [markdown]
-# The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (its forward and backward follow the equations of lesson 04). On a GPU the cell below uses PyTorch's version.
+# The course has a version that works on GPUs and CPUs, `course_lib.parallel.batch_norm` (its forward and backward passes follow the equations of lesson 04). On a GPU the cell below uses PyTorch's version.
 #
-# **Predict.** We run DDP twice, (a) with plain batch norm and (b) with synchronised batch norm, and also one process that has the whole batch. Which run of DDP gives the same gradients as that process, within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
+# **Predict.** We run DDP twice, (a) with plain batch norm and (b) with synchronised batch norm, and also one process that has the whole batch. Which of the two DDP runs gives the same gradients as that process, to within $10^{-12}$? Write `"a"`, `"b"`, `"both"` or `"neither"`.
 
 # %%
 prediction = None
@@ -1287,7 +1287,7 @@ assert cluster.view["answer"] == ["b"] * 4
 assert min(plain for plain, _ in cluster.view["errors"]) > 1e-4
 
 # %% [markdown]
-# Convert the model *before* you wrap it, on all ranks. Synchronised batch norm costs one more collective per layer in forward and one in backward, and these can't overlap because the layer waits for them. With 32 samples per rank, plain batch norm is common and works (Goyal and others chose it deliberately [4]); with 1 or 2 samples its statistics are mostly noise.
+# Convert the model *before* you wrap it, on all ranks. Synchronised batch norm costs one more collective per layer in the forward pass and another in the backward pass. Neither can overlap with computing, because the layer waits for it. With 32 samples per rank, plain batch norm is common and works (Goyal and others chose it deliberately [4]); with 1 or 2 samples its statistics are mostly noise.
 #
 # ## 9. Save and load
 #
@@ -1697,24 +1697,24 @@ for p, (in_all, own) in master.items():
 #
 # ### DDP's neighbours in 2026
 #
-# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. With `torch.distributed.fsdp.fully_shard(module)`, each rank holds only a part of all three: PyTorch all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10b uses them for this purpose. As a rule of thumb, use DDP if the model and its optimizer state fit on one device, and FSDP2 if they do not.
-# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler's *DDPOptimizer* cuts the graph where the buckets end. A backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
+# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. With `torch.distributed.fsdp.fully_shard(module)`, each rank holds only a part of all three: PyTorch all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients as soon as they are computed. You know both collectives from lesson 02; lesson 10b uses them for this purpose. As a rule of thumb, use DDP if the model and its optimizer state fit on one device, and FSDP2 if they do not.
+# - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler's *DDPOptimizer* cuts the graph where the buckets end. If the backward pass were compiled as a whole, it would hand over all gradients only at its end, and nothing would overlap [5].
 #
 # ## Recap
 #
 # | | what to remember |
 # |---|---|
-# | `DDP(model)` | sends rank 0's weights to all; averages gradients with all-reduce in backward; the loop stays the same |
-# | buckets | in the order in which gradients arrive, which is the reverse of forward; a full bucket leaves at once |
+# | `DDP(model)` | sends rank 0's weights to all; averages gradients with all-reduce in the backward pass; the loop stays the same |
+# | buckets | in the order in which gradients arrive, which is the reverse of the forward pass; a full bucket leaves at once |
 # | `bucket_cap_mb` | small: many messages, early; large: few messages, late; default: 25 MiB, but 1 MiB for the first bucket |
-# | buffers | broadcast from rank 0 at each forward |
+# | buffers | broadcast from rank 0 at the start of each forward pass |
 # | `DistributedSampler` | pads or drops samples; call `set_epoch` |
-# | `no_sync()` | put it around forward *and* backward of all micro-batches except the last |
+# | `no_sync()` | put it around the forward *and* backward passes of all micro-batches except the last |
 # | `join()` | for uneven numbers of batches |
 # | `find_unused_parameters=True` | needed if a step skips parts of the model; costs one more all-reduce |
 # | communication hook | returns a future of the mean; can hand over fewer bytes; whether fewer travel depends on the library |
-# | 8 bits | a scale and one byte per number; error feedback adds what rounding left out to the next step |
-# | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay in float32 |
+# | 8 bits | a scale and one byte per number; error feedback adds to the next step what rounding left out |
+# | mixed precision | `autocast` around the forward pass and the loss; float16 also needs a `GradScaler`; the gradients stay in float32 |
 # | SyncBatchNorm | convert the model before wrapping it |
 # | checkpoint | rank 0 writes `ddp.module.state_dict()`, the optimizer state, the step and all ranks' random states |
 # | `torchrun`, `mpiexec` | one process per GPU; the local rank chooses the GPU |

@@ -368,7 +368,7 @@ histogram(
 )
 
 # %% [markdown]
-# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters as soon as its gradient has been used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Suppose that worker $i$ makes the updates with the numbers $a < b < ... < l_i$. From the second on, its gradients have staleness $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
+# Again it is about 2. The distribution has changed, but the mean has not. Here is why. A worker fetches new parameters as soon as its gradient has been used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Suppose that worker $i$ makes the updates with the numbers $a < b < ... < l_i$. Its second gradient then has staleness $b - a - 1$, its third the next gap minus 1, and so on: the sum *telescopes*. Only two numbers are left: $f_i$, the first version that the worker fetched, and $l_i$, the version that its last update produced. Over all $W$ workers and $N$ updates:
 #
 # $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
 #
@@ -899,7 +899,7 @@ figures.curves(
 # %% [markdown]
 # (*Measured here.*) The *predicted* factors were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update with the mean of three gradients uses three times the rate of an update with a single gradient.
 #
-# The *measured* ratios tend to be larger: 10% to 50% larger when this lesson was written. The prediction counts only gradients. It ignores that every synchronous step waits for the slowest worker, even among three equal ones, and for a server that has to receive three gradients before it can answer. It also assumes that both methods learn equally much from a gradient, which is only roughly true: the moment at which accuracy passes 85% depends on the random order of the updates. So even without a straggler, asynchronous SGD may gain something, but far less than with one. And at larger rates, staleness costs accuracy.
+# The *measured* ratios tend to be larger: 10% to 50% larger when this lesson was written. The prediction counts only gradients and leaves out the waiting. Every synchronous step waits for the slowest worker, even among three equal ones, and for the server, which has to receive three gradients before it can answer. The prediction also assumes that both methods learn equally much from a gradient, which is only roughly true: the moment at which accuracy passes 85% depends on the random order of the updates. So even without a straggler, asynchronous SGD may gain something, but far less than with one. And at larger rates, staleness costs accuracy.
 #
 # If your machine is busy with other work, the races can end in a different order: a "normal" worker that gets no core becomes a straggler too. If that happens, run the races again. For this reason we assert only the cause of the difference: with the straggler, synchronous SGD made at best one update every 60 ms, and asynchronous SGD made more.
 #
@@ -1106,7 +1106,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # |---|---|---|---|---|---|
 # | who waits | all for the slowest | all for the slowest | none | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | 0, but replicas differ |
-# | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
+# | numbers moved per step, for n parameters | 2(p - 1)/p · n out of each rank, and as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
 # | same result as one process | yes, up to rounding | yes, up to rounding | no, but the same as a replay of its order, bit for bit | no (yes for H = 1) | no |
 # | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #

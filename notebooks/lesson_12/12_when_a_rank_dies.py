@@ -56,7 +56,7 @@ lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
 compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# Nearly six years for one GPU together with its share of everything else: the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7% of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
+# The lifetime is nearly six years for one GPU together with its share of everything else, because the 419 interruptions had all kinds of causes, including network, software and hosts. The GPUs themselves, including their memory, caused 58.7% of them [1], which implies a lifetime of about ten years for a GPU alone. Such a GPU is reliable, but with sixteen thousand of them something fails every three hours. The lifetime of nearly six years gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -66,7 +66,7 @@ for ranks in (4, 1_000, 10_000, 100_000):
 # %% [markdown]
 # A training run of several weeks on $10^4$ ranks sees hundreds of deaths, and on $10^5$ ranks there is one every half hour. Pressing *restart* by hand is then no longer an option.
 #
-# ## 2. A training to break
+# ## 2. A training run to break
 #
 # We train a small network on the digits with DDP. Two choices let you *prove* something later:
 #
@@ -156,7 +156,7 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# There is one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 on.)
+# There is one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it runs 20 of its 40 steps on our four ranks, and leaves a checkpoint behind. It also runs all 40 steps in one go, and the notebook keeps the *checksum* of the weights (16 digits, which agree only if all bits are equal). Section 7 needs the checkpoint and the checksum. (If you go back from section 7 to an earlier cell, run the notebook again from section 2 onwards.)
 
 # %%
 folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
@@ -182,7 +182,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 # %% [markdown]
 # ## 3. A rank dies
 #
-# In step 12 rank 2 kills itself in the *middle of backward*, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and kills a process, or if a machine loses power. Because `bucket_cap_mb` is tiny, DDP sends the gradients in two messages. Rank 2 sends the first one before it dies; it never sends the second.
+# In step 12 rank 2 kills itself in the *middle* of the backward pass, with `SIGKILL`, the signal that no program can catch. The same happens if the system runs out of memory and kills a process, or if a machine loses power. Because `bucket_cap_mb` is tiny, DDP sends the gradients in two messages. Rank 2 sends the first one before it dies; it never sends the second.
 #
 # **Predict.** What will the other three ranks do: (A) wait for 30 s, their group's deadline; (B) get an error at once; or (C) carry on with wrong gradients? Answer with a letter.
 
@@ -274,7 +274,7 @@ print(f"learning rate times steps in an epoch: before {before:.3g}, after {after
 #
 # In the middle of an epoch there is one more question: *who* takes the samples that are left? `DistributedSampler` gave each of R ranks its own list. No survivor has the dead rank's list, and a new sampler for R - 1 ranks would begin the epoch again.
 #
-# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must come exactly once, and the k-th samples of all ranks together must be the k-th group of `world_size` samples among those that are left.
+# Write `rest_of_epoch`. The list `order` contains the samples of this epoch in the order in which *all ranks together* go through them. The first `done` of them were processed before the death. Now there are `world_size` ranks. Return the list of samples that this rank still has to process, and leave `order` as it is. Every remaining sample must be processed exactly once, and the k-th samples of all ranks together must be the k-th group of `world_size` samples among those that are left.
 
 
 # %% tags=["exercise"] exercise="12.rest_of_epoch"
@@ -858,7 +858,7 @@ assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps fo
 # %% [markdown]
 # ## 8. How often to save
 #
-# If you save rarely, a failure destroys a lot of work. If you save often, saving takes up a lot of time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$ for its save. On average, a failure comes every $T_\text{fail}$ and costs half an interval. The share of time that is lost is therefore about
+# If you save rarely, a failure destroys a lot of work. If you save often, saving takes up a lot of time. Let $\delta$ be the time that one save takes, $T_\text{fail}$ the mean time between failures of the whole job (section 1) and $\tau$ the time between saves, all in seconds. Every interval of $\tau$ costs $\delta$ for its save. On average, a failure comes every $T_\text{fail}$ seconds and costs half an interval. The share of time that is lost is therefore about
 #
 # $$\frac{\delta}{\tau} + \frac{\tau}{2\,T_\text{fail}}, \qquad \text{smallest at} \quad \tau = \sqrt{2\,\delta\,T_\text{fail}}.$$
 #
@@ -1069,7 +1069,7 @@ compare(prediction, [4, 1], source="In the report above")
 # 1. **Who is not waiting?** If one rank has finished, has raised an error, is computing or is dead, then the others wait for it, directly or through a chain. Follow the chain: 2 waits for 1, 1 waits for 0, 0 waits for 3.
 # 2. **Does the chain close?** If every rank waits for another, and the chain forms a circle, it is a *deadlock*.
 # 3. **Which two calls were meant for each other?** Compare peer, tag, shape, dtype and line, word by word.
-# 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier, but they did not cause the hang. To fix it, either rank 0 or rank 1 can use the other's tag: the report can't know which tag was meant.
+# 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier, but they did not cause the hang. To fix it, change the tag on either rank 0 or rank 1 to the other's: the report can't know which tag was meant.
 #
 # Outside this course you get less help. PyTorch's own groups time out after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. PyTorch's *flight recorder* [9] tells you more: each rank keeps its last collectives in a ring buffer in memory, with sizes, states and lines of code, and writes them to a file after a time-out. A script then compares the ranks' files and asks the same questions as above.
 #
@@ -1158,7 +1158,7 @@ counted = [comm.allreduce(int(one.isnan().any())) for one in (total, own)]
 compare(prediction, cluster.view["counted"][0])
 
 # %% [markdown]
-# One rank produced the `nan`, and now every rank has it, so the sum does not show where it came from. Check the numbers before they are mixed: an `assert` before the all-reduce stops the rank whose numbers are wrong, and no other. (For forward and backward there are other tools, such as `torch.autograd.detect_anomaly()`. On a rank they work as in any other process.)
+# One rank produced the `nan`, and now every rank has it, so the sum does not show where it came from. Check the numbers before they are mixed: an `assert` before the all-reduce stops the rank whose numbers are wrong, and no other. (For the forward and backward passes there are other tools, such as `torch.autograd.detect_anomaly()`. On a rank they work as in any other process.)
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 # %%px

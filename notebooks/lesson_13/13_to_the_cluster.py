@@ -147,7 +147,7 @@ assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 #
 # ## 2. What the launcher tells its ranks
 #
-# A small program, `who.py`, prints the name of its host and the launchers' variables that are set. Here it runs under two launchers on your machine:
+# A small program, `who.py`, prints its host's name and those of the launchers' variables that are set. Here it runs under two launchers on your machine:
 
 # %% tags=["nbval-ignore-output"]
 who = ["notebooks/lesson_13/who.py"]
@@ -174,7 +174,7 @@ print("What rank 3 of 4 is told, two ranks on each of two nodes (stored run):\n"
 print(records.variables_table(["srun --mpi=pmix", "mpiexec in a job", "torchrun"]))
 
 # %% [markdown]
-# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` is the number of the *daemon*. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one under `srun` but a wrong one under the other launchers.
+# It is 1, and it does not tell the ranks apart: `SLURM_PROCID` is 0 for both ranks on the first node and 1 for both on the second. `mpiexec` uses `srun` to start one *daemon* (a helper process) on each node. The daemon then starts the ranks there, and they inherit its variables, so `SLURM_PROCID` identifies the *daemon*, not the rank. The same happens with `torchrun`, because `srun` starts one `torchrun` on each node. A program that takes its rank from `SLURM_PROCID` gets the right one under `srun` and a wrong one under the other launchers.
 #
 # > Take the rank from the library, with `dist.get_rank()` or `comm.rank`. Take the local rank from the launcher that started the *ranks*, or work it out with MPI: `comm.Split_type(MPI.COMM_TYPE_SHARED)` makes a communicator of the ranks that share this host's memory, and a process's rank in that communicator is its local rank.
 #
@@ -216,7 +216,7 @@ placements(
 #
 # The third row is a trap. By default, Open MPI refuses to start more ranks than it sees cores. You find `:oversubscribe` on the web, put it into `PRTE_MCA_rmaps_default_mapping_policy`, and now all ranks are on the first host. The job runs, but slowly, while the other host is idle. Write `slot:oversubscribe` instead, as `launch.environment()` does.
 #
-# **One process for each GPU.** One process could drive several GPUs, as DataParallel does (lesson 07), but all of them would then share one Python interpreter. Instead, start as many ranks on a host as it has GPUs, and let each rank use the GPU whose number is its local rank:
+# **One process for each GPU.** One process could drive several GPUs, as DataParallel does (lesson 07), but all of them would then share one Python interpreter. Instead, start as many ranks on a host as it has GPUs, and let each rank use the GPU whose index is its local rank:
 #
 # ```python
 # device = torch.device("cuda", local_rank)
@@ -224,7 +224,7 @@ placements(
 # model = DDP(model.to(device), device_ids=[device])
 # ```
 #
-# You need `set_device` because much of PyTorch uses "the current GPU", which is number 0 unless you change it. Without the call, every rank on a host allocates memory on GPU 0, which is then the first to run out. At some sites Slurm sets `CUDA_VISIBLE_DEVICES` so that each rank sees only its own GPU; every rank's device is then `cuda:0`. A program that takes its local rank modulo `torch.cuda.device_count()`, as in exercise 1, is right in both cases.
+# You need `set_device` because much of PyTorch uses "the current GPU", which is GPU 0 unless you change it. Without the call, every rank on a host allocates memory on GPU 0, which is then the first to run out. At some sites Slurm sets `CUDA_VISIBLE_DEVICES` so that each rank sees only its own GPU; every rank's device is then `cuda:0`. A program that takes its local rank modulo `torch.cuda.device_count()`, as in exercise 1, is right in both cases.
 #
 # ### Exercise 1: devices
 #
@@ -295,7 +295,7 @@ comments = ("# ", "#\n")
 print("".join(line for line in script.splitlines(True) if not line.startswith(comments)))
 
 # %% [markdown]
-# - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts the job in the queue, prints its number and returns at once; `squeue --me` shows the job, and `scancel NUMBER` cancels it. The job's output goes to `ddp-NUMBER.out`.
+# - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts the job in the queue, prints its job ID and returns at once; `squeue --me` shows the job, and `scancel JOB_ID` cancels it. The job's output goes to `ddp-JOB_ID.out`.
 # - The product of `--nodes` and `--ntasks-per-node` is the world size: `srun` starts that many tasks, and each is a rank. If you use GPUs, add `--gpus-per-node`; if each rank has worker processes that load data, add `--cpus-per-task`. Since Slurm 22.05, `srun` does not inherit `--cpus-per-task` from the script's header [4], so repeat it on the `srun` line, or `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` as `ddp_torchrun.sbatch` does. Otherwise, if Slurm binds tasks to cores, a rank and all its workers share one core.
 # - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the other ranks. `mpiexec` brings its own PMIx; Slurm supports PMIx through a plugin, which not every site has built (`srun --mpi=list` shows whether yours has). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
 # - Slurm kills a job that runs longer than its `--time`, so save checkpoints (lesson 12).
@@ -474,7 +474,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # make doctor
 # ```
 #
-# A common mistake is to use the `mpiexec` of one MPI with the library of another. Each MPI tells a rank its number in a way that the other does not understand, so every process is a world of one. The course's backend uses the `mpiexec` from the same installation as the library; `make doctor` starts four ranks and says which library they loaded. Switching may also cost you features: Open MPI 4, MPICH and Intel MPI can neither free ranks that hang nor go on after a rank dies (lesson 12). `docs/site_mpi.md` has the details.
+# A common mistake is to use the `mpiexec` of one MPI with the library of another. Each MPI tells its processes their ranks in a way that the other does not understand, so every process becomes a world of one. The course's backend uses the `mpiexec` from the same installation as the library; `make doctor` starts four ranks and says which library they loaded. Switching may also cost you features: Open MPI 4, MPICH and Intel MPI can neither free ranks that hang nor go on after a rank dies (lesson 12). `docs/site_mpi.md` has the details.
 #
 # ## 8. Break it on purpose: start without a launcher
 #
@@ -509,7 +509,7 @@ assert both_trained
 assert [result["ranks"] for result in results] == [1, 1]
 
 # %% [markdown]
-# The next cells show the symptoms of some other failures. In the first, gloo looks up the address of its own host name. On Debian that is 127.0.1.1, a *loopback address*, which on every host means that host itself.
+# The next cells show the symptoms of some other failures. In the first, gloo looks up the address of its host's own name. On Debian that is 127.0.1.1, a *loopback address*, which on every host means that host itself.
 
 # %%
 print("torchrun on two hosts, no GLOO_SOCKET_IFNAME (stored run):")

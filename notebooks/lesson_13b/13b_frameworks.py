@@ -425,7 +425,7 @@ assert rank_3 == 13
 assert total.reconcile().item() == 28  # reconcile: the parts are equal, so give me one of them
 
 # %% [markdown]
-# Do real ranks compute the same values? The next cell defines one program for the four real ranks and for the simulated ones: forward and backward through an MLP whose first layer is split by columns and whose second is split by rows.
+# Do real ranks compute the same values? The next cell defines one program for the four real ranks and for the simulated ones: a forward and a backward pass through an MLP whose first layer is split by columns and whose second is split by rows.
 
 # %%
 # %%px --local
@@ -577,14 +577,14 @@ framework_map()
 # | framework | same weights | average | when | collectives | you write |
 # |---|---|---|---|---|---|
 # | plain | `broadcast` | `all_reduce`, then divide | sync | any backend | everything |
-# | DDP | when wrapping | in backward, by buckets | sync | any backend | samples, launch |
-# | Fabric | `setup` (DDP inside) | in backward | sync | PyTorch's | your loop |
-# | Accelerate | `prepare` (DDP inside) | in backward | sync | PyTorch's | your loop |
+# | DDP | when wrapping | in the backward pass, by buckets | sync | any backend | samples, launch |
+# | Fabric | `setup` (DDP inside) | in the backward pass | sync | PyTorch's | your loop |
+# | Accelerate | `prepare` (DDP inside) | in the backward pass | sync | PyTorch's | your loop |
 # | DeepSpeed | `initialize` | in `engine.backward` | sync | PyTorch's | your loop and settings |
 # | Horovod | `broadcast_parameters` | before `step()` | sync | MPI, gloo, NCCL | your loop, with a wrapped optimizer |
 # | `MirroredStrategy` | `scope()` | in `apply_gradients`: a sum | sync | TensorFlow's, NCCL | a function for each replica |
 # | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | a coordinator |
-# | Ray Train | DDP inside | in backward | sync | PyTorch's | a function for each worker |
+# | Ray Train | DDP inside | in the backward pass | sync | PyTorch's | a function for each worker |
 #
 # Remember two more things. `LocalTensor` shows what simulated ranks compute, but it cannot show a hang. In torchtitan, the number of ranks is the product of all the degrees except the expert degree.
 #
