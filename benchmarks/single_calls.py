@@ -154,8 +154,8 @@ def event_section(measured: dict) -> Section:
     parts = [
         f"On {measured['ranks']} ranks, in microseconds: median (quartiles). The rows mean:",
         "- One event: the log looks up the calling line and packs a record into the board when the "
-        "event begins, and completes the record when the event ends. This is the cost of the log itself, and the target "
-        "applies to this row.\n"
+        "event begins, and completes the record when the event ends. This is the cost of the log "
+        "itself, and the target applies to this row.\n"
         "- One section: an event, its name, and the context manager around it, minus the time of "
         "an empty `with` block.\n"
         "- The difference between an all_reduce with the log on and one with it off in the same "
