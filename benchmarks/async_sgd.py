@@ -119,13 +119,13 @@ def section(measured: dict) -> Section:
     }
     floor, workers = 1e3 * STEP_SECONDS, measured["ranks"] - 1
     about = (
-        f"An MLP on the digits, with one parameter server and {workers} workers; each gradient "
-        f"uses {BATCH} images. The devices are simulated: a gradient takes at least "
+        f"An MLP is trained on the digits by one parameter server and {workers} workers; each "
+        f"gradient uses {BATCH} images. The devices are simulated: a gradient takes at least "
         f"{floor:.0f} ms, or {SLOWER * floor:.0f} ms on one worker. Workers sleep for the rest of "
-        f"that time, so ranks do not compete for cores. Plain SGD with a learning rate of {RATE}; "
-        f"a synchronous round applies the mean of {workers} gradients at {workers} "
-        f"times that rate. Seconds to {TARGET:.0%} test accuracy: median (quartiles) of "
-        f"{len(measured['runs']['synchronous'])} seeds, with the modes taking turns."
+        f"that time, so ranks do not compete for cores. The optimizer is plain SGD with a learning "
+        f"rate of {RATE}; a synchronous round applies the mean of {workers} gradients at {workers} "
+        f"times that rate. The modes take turns. The table gives the seconds to {TARGET:.0%} test "
+        f"accuracy: median (quartiles) of {len(measured['runs']['synchronous'])} seeds."
     )
     what = f"time to {TARGET:.0%} accuracy, synchronous over asynchronous SGD, one straggler"
     best = min(times(measured, "synchronous")) / min(times(measured, "asynchronous"))

@@ -204,15 +204,16 @@ def section(run: dict) -> Section:
     missing = f" The C all-reduce is missing: {run['no_c']}." if run.get("no_c") else ""
     in_c = "; calling C through ctypes adds about a microsecond a call" if "C" in names else ""
     parts = [
-        f"all_reduce of float32{in_c}.{missing}",
+        f"all_reduce of float32 tensors, in ms{in_c}.{missing}",
         Table(by_size, reduced),
         "Cost of small messages, in ms:",
         Table({"size": size, **report.each(ways, _MS)}, small),
         "A training step under DDP, in ms:",
         Table(by_model, steps),
         f"Target: communication adds at most {DDP_ADDED}x as much time as with gloo. "
-        '"Silent" is DDP with a hook that sends nothing, so "silent / gloo" is the floor. The last '
-        "column compares the time that communication adds: (ours - silent) / (gloo - silent).",
+        '"Silent" is DDP with a hook that sends nothing, so "ours / gloo" cannot be below '
+        '"silent / gloo". The last column compares the time that communication adds: '
+        "(ours - silent) / (gloo - silent).",
     ]
     targets = [*gloo_targets(ranks, reduced), *(raw_targets(reduced) if ranks == 2 else [])]
     targets += [*check_targets(ranks, reduced), *(step_target(ranks, row) for row in steps)]

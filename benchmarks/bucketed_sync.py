@@ -59,12 +59,12 @@ def section(measured: dict) -> Section:
             f"{row['model']} ({row['parameters']:,}, {row['tensors']}, {row['buckets']})"
         ),
         **report.each({"sync": "BucketedGradientSync", "ddp": "DDP"}, report.milliseconds),
-        "ratio, turn by turn": report.over("sync", "ddp", of=by_turns),
+        "ratio per turn": report.over("sync", "ddp", of=by_turns),
     }
     about = (
         f"Both run on this backend, on {measured['ranks']} ranks, with {measured['batch']} images "
-        "per rank and step. A step is zero_grad, forward, backward with communication, and update. "
-        "Times in ms: median (quartiles)."
+        "per rank and step. A step consists of zero_grad, forward, backward with communication, "
+        "and update. Times in ms: median (quartiles)."
     )
 
     def over_ddp(row: dict) -> Target:

@@ -93,15 +93,16 @@ def section(measured: dict) -> Section:
     by_cell = {
         "cell": key("cell"),
         **report.each({"ours": "ipyranks", "plain": "ipyparallel"}, report.milliseconds),
-        "ratio, turn by turn": report.over("ours", "plain", of=by_turns),
+        "ratio per turn": report.over("ours", "plain", of=by_turns),
     }
     kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
     parts = [
-        f"Each cluster has {ranks} MPI engines, and the two take turns. Time of a `%%px` cell from "
-        "its call to the end of its output, in ms: median (quartiles). ipyranks has everything "
-        "switched on: limits, hang reports, ordered output.",
+        f"Each cluster has {ranks} MPI engines, and the two clusters take turns. In ipyranks, "
+        "limits, hang reports and ordered output are switched on. The time of a `%%px` cell runs "
+        "from its call to the end of its output, in ms: median (quartiles).",
         Table(by_cell, cells),
-        "Start with torch imported on all engines, in s: median (smallest to largest).",
+        "Time to start a cluster with torch imported on all engines, in s: median (smallest to "
+        "largest).",
         Table(report.each(kinds, few), [{"samples": starts}]),
     ]
     cause = f"plain ipyparallel and the import of torch take {median(starts['plain']):.1f} s here"

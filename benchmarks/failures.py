@@ -185,7 +185,7 @@ def section(measured: dict) -> Section:
         seconds("restart of the engines", 4, measured["restart"]),
     ]
     columns = {"what happens": key(0), "time until": key(1), "s": lambda row: few(row[2])}
-    about = f"{ranks} engines. Seconds: median (smallest to largest) of a few samples."
+    about = f"On {ranks} engines, in seconds: median (smallest to largest) of a few samples."
     return Section("Hangs and deaths", [about, Table(columns, rows)], targets)
 
 

@@ -182,16 +182,16 @@ def section(measured: dict) -> Section:
     seconds["from a cell's limit to the report, two hosts"] = measured["reports"]
     by_size = report.each(NAMES, report.microseconds) | ratios
     parts = [
-        "Two virtual hosts with two ranks each, and one host with four. All ranks share this "
-        "machine's cores, and its kernel copies everything that crosses the network. all_reduce "
-        "of float32, in microseconds: median (quartiles); the variants take turns on the same "
-        'ranks. "The least" that a checked call can take is '
-        "PyTorch's own `dist.all_reduce` around nothing but two raw MPI calls: one of 16 bytes for "
-        "the check, and one for the data.",
+        "Two virtual hosts with two ranks each are compared with one host with four ranks. All "
+        "ranks share this machine's cores, and its kernel copies everything that crosses the "
+        "network. The first two tables show how long an all_reduce of float32 tensors takes, in "
+        'microseconds: median (quartiles). "The least" is the least time that a checked call can '
+        "take: there, PyTorch's own `dist.all_reduce` makes only two raw MPI calls, one of 16 "
+        "bytes for the check, and one for the data.",
         *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
         "A DDP step, in ms:",
         Table(by_model, steps),
-        "A notebook's cluster, in s: median (smallest to largest).",
+        "Times of a notebook's cluster, in s: median (smallest to largest).",
         Table({"what": str, "s": lambda what: few(seconds[what])}, seconds),
     ]
     return Section(title, parts, targets(measured))
@@ -211,16 +211,16 @@ def targets(measured: dict) -> list[Target]:
         *(over_raw(row) for row in on["all_reduce"] if row["bytes"] >= MIB),
         within("start of four engines on two hosts", 8, there, cause),
         within("two hosts: from the limit to the report", 2, measured["reports"]),
-        target("share of a core that a host's idle agent uses", "<= 0.5%", idle, form="{:.2f}%"),
+        target("share of a core used by a host's idle agent", "<= 0.5%", idle, form="{:.2f}%"),
     ]
 
 
 def over_raw(row: dict) -> Target:
     """Return what all_reduce takes over raw MPI, at one size."""
     cause = (
-        "PyTorch's own `dist.all_reduce` around nothing but a check and the raw call took "
+        "even PyTorch's `dist.all_reduce` with nothing in it but a check and the raw call took "
         f"{ratio(row, 'least', 'raw'):.2f}x as long as raw MPI in the same rounds; all four ranks "
-        "run Python at the same time, on this machine's cores"
+        "run Python at the same time on this machine's cores"
     )
     what = f"two hosts: all_reduce over raw MPI, {size(row)}"
     return report.compared(what, "<= 1.15x", row, "ours", "raw", cause)

@@ -75,7 +75,7 @@ def section(measured: dict) -> Section:
     """Return text and target of :func:`measure`."""
     warm, cause = measured["warm"], "most of it is JupyterLab's own start"
     about = (
-        f"Time from the call to the lesson's page, with everything installed: {few(warm)} s, "
+        f"With everything installed, the lesson's page appears {few(warm)} s after the call: "
         f"median (smallest to largest) of {len(warm)} starts."
     )
     return Section(
@@ -131,8 +131,9 @@ def rare_section(measured: dict | None) -> Section:
     shown = {**lessons, "all lessons": total}
     shown["`make lab` on a fresh clone, to the lesson's page"] = fresh
     about = (
-        f"Measured once, on {measured['date']}, with `make bench ARGS=--all`. The time for a "
-        "fresh clone includes fetching the packages, which pip takes from its cache where it can."
+        f"These times were measured once, on {measured['date']}, with `make bench ARGS=--all`. "
+        "The time for a fresh clone includes fetching the packages, which pip takes from its cache "
+        "where it can."
     )
     table = Table({"what": str, "s": lambda what: f"{shown[what]:.0f}"}, shown)
     cause = f"the longest, {longest}, takes {lessons[longest]:.0f} s"

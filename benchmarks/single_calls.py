@@ -75,8 +75,8 @@ def cold_section(measured: dict) -> Section:
         "difference of medians": report.over("ours", "raw", ".0f", extra),
     }
     about = (
-        f"{measured['ranks']} ranks call all_reduce and raw MPI.Allreduce on the same buffer: one "
-        "call of each in turn, with none repeated. Microseconds: median (quartiles)."
+        f"{measured['ranks']} ranks call all_reduce and raw MPI.Allreduce on the same buffer. "
+        "The two calls alternate. Times in microseconds: median (quartiles)."
     )
     targets = [cold_target(row, "alternating, no warm-up calls", 15) for row in measured["turns"]]
     targets += [
@@ -150,18 +150,18 @@ def event_section(measured: dict) -> Section:
         "all_reduce of 4 B, log off": both["off"],
     }
     difference = [on - off for on, off in zip(both["on"], both["off"], strict=True)]
-    rows["their difference, turn by turn"] = difference
+    rows["their difference per turn"] = difference
     parts = [
-        f"{measured['ranks']} ranks. Microseconds: median (quartiles). What each row contains:",
-        "- one event: the calling line is looked up, the record is packed into the board, and its "
-        "end is packed when the event ends. The target applies to this row, which is the cost of "
-        "the log itself;\n"
-        "- one section: an event, the context manager around it (minus an empty `with` block), and "
-        "its name;\n"
-        "- the difference between an all_reduce with the log on and one with it off, turn by turn: "
-        "an event, a search through the deeper stack, a look-up of the descriptions of group and "
-        "call, and the end, which is passed through the task. This is a small difference between "
-        "two large numbers.",
+        f"On {measured['ranks']} ranks, in microseconds: median (quartiles). The rows mean:",
+        "- One event: the log looks up the calling line and packs a record into the board when the "
+        "event begins, and completes the record when the event ends. This is the cost of the log "
+        "itself, and the target applies to this row.\n"
+        "- One section: an event, its name, and the context manager around it, minus the time of "
+        "an empty `with` block.\n"
+        "- The difference between an all_reduce with the log on and one with it off in the same "
+        "turn: besides the event, it includes the search through a deeper stack, looking up the "
+        "descriptions of the group and the call, and passing the event's end through the task. It "
+        "is a small difference between two large numbers.",
         Table({"what": str, "us": lambda what: report.microseconds(rows[what])}, rows),
     ]
     got, fastest = (1e6 * of(alone["event"]) for of in (median, min))

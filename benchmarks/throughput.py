@@ -139,13 +139,13 @@ def ranks_section(measured: dict) -> Section:
         "samples/s: median (quartiles)": lambda row: spread(
             row[0]["samples"][row[1]], "{:,.0f}".format
         ),
-        "over one process, turn by turn": lambda row: f"{speedup(*row):.2f}x",
+        "over one process, per turn": lambda row: f"{speedup(*row):.2f}x",
     }
     about = (
-        f"LeNet on {measured['data']} (28 x 28), with one thread per rank. Every rank has the same "
-        "batch size, so two ranks train on twice as many images a step. A step is the whole loop: "
-        "choose a batch, forward, backward, synchronise, update. The variants take turns. "
-        "Samples/s count all ranks."
+        f"LeNet trains on {measured['data']} (28 x 28), with one thread per rank. Every rank "
+        "has the same batch size, so two ranks train on twice as many images a step. A step is one "
+        "pass through the whole loop: choose a batch, forward, backward, synchronise, update. The "
+        "variants take turns. Samples/s are the sum over all ranks."
     )
     batches = measured["batches"]
     table = Table(columns, [(batch, variant) for batch in batches for variant in NAMES])
@@ -205,10 +205,11 @@ def launchers_section(measured: dict) -> Section:
     rates = {name: [run["samples_per_s"] for run in found] for name, found in runs.items()}
     times = median(rates["mpiexec"]) / median(rates["torchrun"])
     about = (
-        f"`scripts/ddp.py` on {measured['ranks']} ranks, {measured['steps']} steps of 32 images "
-        f"per rank, with the launchers taking turns: median (smallest to largest). The final "
+        f"`scripts/ddp.py` runs on {measured['ranks']} ranks for {measured['steps']} steps of 32 "
+        f"images per rank, and the launchers take turns. The table gives medians (smallest to "
+        f"largest). The final "
         f"weights of all runs are {'exactly equal' if equal else '**not equal**'}. Training "
-        f"under mpiexec is {times:.2f} times as fast."
+        f"under mpiexec is {times:.2f} times as fast as under torchrun."
     )
     columns: dict[str, Callable[[str], str]] = {
         "launcher, backend": lambda name: LAUNCHERS[name],

@@ -174,8 +174,8 @@ def test_the_event_log_says_what_each_number_contains():
     text = tables([single_calls.event_section(event(1e-6))])
     for row in ("one event", "one section", "all_reduce of 4 B, log on", "their difference"):
         assert f"| {row}" in text
-    assert "- one section: an event, the context manager" in text
-    assert "- the difference between an all_reduce with the log on and one with it off" in text
+    assert "- One section: an event, its name, and the context manager" in text
+    assert "- The difference between an all_reduce with the log on and one with it off" in text
 
 
 def test_rare_measurements_are_kept_with_their_date_or_count_as_missing():
