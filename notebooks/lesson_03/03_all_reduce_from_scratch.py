@@ -880,7 +880,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # Both lines are *measured here*. For short arrays, the library saves the time that Python takes in each step. For long arrays, this time hardly matters, and NumPy adds as fast as C does. So where all ranks share memory, our algorithms may come close to the library or, on a busy machine, even overtake it. The library has no better formula: it uses the algorithms of this lesson.
 #
-# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that you hand to the collective. Libraries choose an algorithm by the size of the array and the number of ranks. The next cell makes such a table for our five.
+# You cannot tell from outside which one the library uses. The messages that it sends inside a collective are hidden, so the traffic meter shows only the data that you hand to the collective. Libraries choose an algorithm by the size of the array and the number of ranks. The next cell tabulates this choice for our five.
 
 # %%
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}

@@ -261,7 +261,7 @@ def in_dtype(batches, dtype):
 # %% [markdown]
 # What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples; the ranks sum over 16 each, and then over four results. The relative error of one rounding is at most $2^{-24} \approx 6 \cdot 10^{-8}$ in float32, and at most $2^{-53} \approx 1.1 \cdot 10^{-16}$ in float64. So every step adds a difference of that order, and training makes the differences grow a little. If rounding is the only cause, the differences in float64 must be smaller than those in float32 by a factor of about half a billion, the ratio of the two rounding errors. This is a sharper test than any fixed tolerance, because a real mistake is as large in float64 as in float32.
 #
-# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Answer A, B or C.
+# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: (A) about $10^{-2}$, (B) about $10^{-4}$, or (C) $10^{-6}$ or less? Answer A, B or C.
 
 # %%
 prediction = None

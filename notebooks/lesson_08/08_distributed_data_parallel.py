@@ -1135,7 +1135,7 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean gradient is small, but each rank's own gradient is not. A rank's own gradient sets its scale, so the rounding errors stay as large as they were, and soon they are larger than the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal bit for bit, because all ranks decode the same messages.
+# Near the minimum, the mean gradient is small, but each rank's own gradient is not, and it sets that rank's scale. The rounding errors therefore stay as large as they were, and soon exceed the mean. Without feedback, nearly the same errors come back in every step. They push the weights to a point a few per cent away from the minimum. With feedback, the errors of many steps do not add up: at any time, only one vector of left-out parts is missing. That vector does not become smaller, so these weights do not reach the minimum exactly either; the remaining distance shrinks with the learning rate. In both 8-bit runs the replicas are equal bit for bit, because all ranks decode the same messages.
 #
 # How many bytes travel? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message contains one $p$-th of the numbers, at one byte per number, and 4 bytes for the scale. Apart from the scales, that is a quarter of the bytes that a ring sends in float32, for any $p$.
 
@@ -1160,7 +1160,7 @@ if rank == 0:
 #
 # Computing is cheaper in 16 bits as well, especially on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer state in float32. `torch.autocast` does this for everything computed inside its `with` block.
 #
-# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large factor before the backward pass and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and reduces the factor. With DDP all ranks skip together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
+# float16 has a trap: its smallest positive number is $6 \cdot 10^{-8}$, so smaller gradients become zero. A `GradScaler` multiplies the loss by a large factor before the backward pass and divides the gradients by it before the step. If a gradient has overflowed, the scaler skips the step and reduces the factor. With DDP, all ranks skip together, because the all-reduce carries the overflow to all of them. bfloat16 has the range of float32 and needs no scaler. The cell below uses float16 if there is a GPU, and bfloat16 on the CPU.
 #
 # **Predict.** If all layers compute in 16 bits, how many bytes per number of the gradient does DDP hand to its all-reduce?
 

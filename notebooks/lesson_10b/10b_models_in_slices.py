@@ -616,7 +616,7 @@ if rank == 0:
     print(f"kept for backward: {kept:,} bytes here, {kept_whole:,} in one piece")
 
 # %% [markdown]
-# DTensor does the same: the layer leaves its output cut by columns, and inside `loss_parallel` cross-entropy accepts this output. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is still right, so only the counts reveal the difference.
+# DTensor does the same: the layer leaves its output cut by columns, and inside `loss_parallel`, cross-entropy accepts this output. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is still right, so only the counts reveal the difference.
 
 # %%
 # %%px
@@ -1021,7 +1021,7 @@ compare(
 )
 
 # %% [markdown]
-# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show in which dtype each collective sends its data: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
+# The answer is two thirds: 2 + 2 + 4 bytes travel for each parameter instead of 4 + 4 + 4. The counts show in which dtype each collective sends its data: a rank hands its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is padded to a multiple of 4 rows.)
 
 # %%
 # %%px

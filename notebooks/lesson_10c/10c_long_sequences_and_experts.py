@@ -310,7 +310,7 @@ compare(prediction, cluster.view["ratio"][0], within=0.01)
 assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 
 # %% [markdown]
-# Can the messages be hidden? In one step of forward, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and performs $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), computation takes longer than the messages as soon as $n$ exceeds 8,000 tokens. If each rank has enough tokens, the ring's messages therefore cost no time, however many ranks there are.
+# Can the messages be hidden? In one step of the forward pass, a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes per number) and performs $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), computation takes longer than the messages as soon as $n$ exceeds 8,000 tokens. So if each rank has enough tokens, the ring's messages cost no time, however many ranks there are.
 #
 # ## 4. A causal mask, and which rank does the work
 #
@@ -441,7 +441,7 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, marked with the rank that computes it: rows are queries, columns keys. The bars show how many pairs each rank computes. The balanced order is called *zigzag*, because it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every single step is balanced, not just the total. The outputs do not depend on the order, as long as each token keeps its position: here in the mask, in a real model also in the position embeddings.
+# Each square is a pair of chunks, marked with the rank that computes it: rows are queries, columns are keys. The bars show how many pairs each rank computes. The balanced order is called *zigzag*, because it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every single step is balanced, not just the total. The outputs do not depend on the order, as long as each token keeps its position: here in the mask, in a real model also in the position embeddings.
 
 # %%
 # %%px
@@ -471,7 +471,7 @@ for one, everyones in zip(gradients, serial, strict=True):
 # %% [markdown]
 # ## 5. Ulysses: heads instead of tokens
 #
-# There is another way for each query to meet all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges data before and after attention: one all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another reverses this for the output. Backward does the same in the opposite order.
+# There is another way for each query to meet all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges data before and after attention: one all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another reverses this for the output. The backward pass does the same in the opposite order.
 
 
 # %%

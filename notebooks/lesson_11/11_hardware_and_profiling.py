@@ -841,7 +841,7 @@ compare(prediction, "A" if ratio < 1.2 else "B")
 # %% [markdown]
 # With a core for each rank the answer is A; with fewer cores it is B. (The stored run had two cores for the four ranks.) The factor changes from run to run, most of all for single operators. The profiler reads the wall clock when an operator begins and when it ends. If the rank loses its core in between, the clock keeps running, and the wait counts as self time of the interrupted operator. With more ranks than cores, a table of self times can therefore name the wrong operator. Profile one rank alone to learn what computation costs, and all ranks together to learn which rank waits for which.
 #
-# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times shows how far apart the two clocks are. `moved_to` uses it to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
+# Now for the traces themselves. `export_chrome_trace` has written one for each rank, in Chrome's trace format. Such a file shows one rank, on that rank's clock. But the trace and the course's event log contain the same sections, and the difference between their times shows how far apart the two clocks are. `moved_to` uses this difference to move a rank's operators to the clock of the course's timeline, and `write_merged` writes all ranks into one file.
 
 # %%
 # %%px
