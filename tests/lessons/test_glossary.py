@@ -27,7 +27,8 @@ numbers, ratio, ready, receive, receiver provides, receives, relative, replicas 
 restart, result, returns, rounds, same, seconds, send, sends, several, shorter, shown, simulation,
 slower, slowest, some, square root, square-root rule, start, sum, sum of means, sum of sums,
 synchronises, telescopes, the, the same, their, this, two, up, updates, wait for it, waits,
-warms up, what, what not how, where, who, whole, whose, with overlap, without scaling, words, world, yields
+warms up, what, what not how, where, who, whole, whose, with overlap, without scaling, words, world,
+yields
 """
 # What lessons mark numbers and paragraphs with (tools.lint_lessons asks for some of them).
 LABELS = """
