@@ -44,7 +44,7 @@ def by_json(there: BoardsHere) -> Any:
     return ask
 
 
-def test_views_and_states_of_another_host_equal_those_of_this_one() -> None:
+def test_remote_views_and_states_equal_local_ones() -> None:
     boards = Boards(Shows(0.0), {2: "h2", 3: "h2", 4: "lost"}, by_json(Shows(AHEAD_S)))
     seen = boards.snapshot([4, 2, 0, 3])
     assert list(seen) == [4, 2, 0, 3]
@@ -57,7 +57,7 @@ def test_views_and_states_of_another_host_equal_those_of_this_one() -> None:
     assert states[2] == RankState(2, visible=False)
 
 
-def test_a_rank_that_has_made_no_board_yet_shows_nothing(tmp_path: Path) -> None:
+def test_rank_without_board_is_not_visible(tmp_path: Path) -> None:
     boards = Boards(BoardsHere(tmp_path, lambda *_: None), {}, by_json(Shows(0.0)))
     assert boards.snapshot([0]) == {0: RankView()}
     assert boards.state(0, 0, [0], True) == RankState(0, visible=False)

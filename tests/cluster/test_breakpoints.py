@@ -80,7 +80,7 @@ def test_steps_into_and_out_of_a_function(kernel):
 
 
 @pytest.mark.usefixtures("all_awaited")
-def test_all_ranks_stop_and_the_prompt_goes_from_one_to_another(kernel):
+def test_prompt_visits_all_stopped_ranks_in_turn(kernel):
     lines = ["rank 0> p x", "rank 0> rank 3", "rank 3> p x", "rank 3> all n", "rank 3> rank 1"]
     said = plain(
         typing(kernel, ALL_STOP, *lines, "rank 1> all n", "rank 1> p total", "rank 1> all c")
@@ -94,7 +94,7 @@ def test_all_ranks_stop_and_the_prompt_goes_from_one_to_another(kernel):
 
 
 @pytest.mark.usefixtures("all_awaited")
-def test_a_rank_that_goes_on_waits_for_those_at_the_prompt(kernel):
+def test_continued_rank_waits_for_ranks_at_the_prompt(kernel):
     lines = ["rank 0> n", "rank 0> n", "rank 1> rank 0", "rank 1> ranks", "rank 1> c"]
     said = plain(typing(kernel, ALL_STOP, *lines, "rank 2> c", "rank 3> c", "rank 0> c"))
     assert re.search(
@@ -109,7 +109,7 @@ def test_a_rank_that_goes_on_waits_for_those_at_the_prompt(kernel):
 
 
 @pytest.mark.parametrize("wait", ["comm.barrier()", "mpi.monitored_barrier(group, 1)"])
-def test_deadlines_and_limits_stand_still(kernel, wait):
+def test_deadlines_and_limits_pause_at_a_breakpoint(kernel, wait):
     """They are over while a rank stands at its breakpoint, and hold once it has gone on."""
     kernel.must(
         "%%px\nimport torch_mpi4py as mpi\nfrom datetime import timedelta\n"
@@ -128,7 +128,7 @@ def test_deadlines_and_limits_stand_still(kernel, wait):
     kernel.must("%px comm.timeout = 60")
 
 
-def test_a_limit_ends_a_command_that_hangs(kernel):
+def test_hanging_command_ends_at_the_limit(kernel):
     started = "%%px --limit 1\nif rank == 2: breakpoint()"
     out = typing(kernel, started, "rank 2> while True: pass")
     assert out.error["ename"] == "HangError", out.traceback
@@ -170,7 +170,7 @@ def unattended(kernel: Kernel, code: str) -> Output:
     return kernel.finish(kernel.client.execute(code, allow_stdin=False))
 
 
-def test_without_a_prompt_it_is_one_clear_error(kernel):
+def test_breakpoint_without_a_prompt_raises_one_clear_error(kernel):
     out = unattended(kernel, ONE_STOPS)
     where = "BreakpointError in line 5 of its cell: if rank == 2: breakpoint()"
     why = "breakpoint() cannot ask for commands: the program that executes this cell gives no input"
@@ -192,14 +192,14 @@ def test_only_the_main_thread_stops(kernel):
     assert "breakpoint() stops a rank only in its main thread" in out.traceback
 
 
-def test_a_breakpoint_that_is_switched_off(kernel):
+def test_disabled_breakpoint_does_not_stop(kernel):
     kernel.must(
         "%%px\nimport os\nos.environ['PYTHONBREAKPOINT'] = '0'\n"
         "breakpoint()\ndel os.environ['PYTHONBREAKPOINT']"
     )
 
 
-def test_in_a_terminal(traces):
+def test_breakpoint_in_a_terminal(traces):
     """The prompt is there, Tab asks the rank, and Control-C leaves."""
     environment = os.environ | {"TERM": "dumb", "IPYTHONDIR": str(traces.base / "terminal")}
     arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]

@@ -135,12 +135,12 @@ def test_stop_button(checks, answer, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
-def test_stop_button_on_and_on(checks, tmp_path, wait_until):
+def test_stop_button_pressed_repeatedly(checks, tmp_path, wait_until):
     is_stopped(checks, ENDLESS, tmp_path, wait_until, presses=10)
     works(checks, [0, 10, 20, 30])
 
 
-def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait_until):
+def test_stop_button_while_c_code_holds_the_gil(checks, gate, tmp_path, wait_until):
     folder = tmp_path / "begun"
     folder.mkdir()
     inside = f"    if comm.rank == 1:{textwrap.indent(gate.cell, ' ' * 8)}    comm.barrier()"
@@ -170,7 +170,7 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
     works(checks, [0, 10, 20, 30])
 
 
-def test_what_has_to_be_made_again_is_named(checks, tmp_path, wait_until):
+def test_objects_to_recreate_are_listed(checks, tmp_path, wait_until):
     checks.must(f"%%px{GROUPS}")
     checks.must(f"%%px\n{ENDLESS.format(folder=str(tmp_path))}")
     out = checks.must("check('90.total')").text().splitlines()
@@ -181,12 +181,12 @@ def test_what_has_to_be_made_again_is_named(checks, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
-def test_an_endless_answer(checks, tmp_path, wait_until):
+def test_endless_answer_is_stopped(checks, tmp_path, wait_until):
     takes_too_long(checks, ENDLESS, "ranks 0, 1, 2, 3", tmp_path, wait_until)
     works(checks, [0, 10, 20, 30])
 
 
-def test_a_rank_dies_in_the_answer(checks):
+def test_rank_death_in_the_answer_is_reported(checks):
     checks.must(
         "%%px\nimport os\ndef total(comm):\n    if comm.rank == 1: os.kill(os.getpid(), 9)\n"
         "    return comm.allreduce(1)"
@@ -208,7 +208,7 @@ def test_after_a_shrink(checks, tmp_path, wait_until):
     works(checks, [0, 20, 30])
 
 
-def test_a_lesson_s_answer_without_end_after_a_shrink(checks):
+def test_endless_lesson_answer_after_a_shrink(checks):
     """In lesson 12 the exercise is checked after a shrink, and one of the survivors stays away."""
     checks.must("deadline = 100")  # the first optimizer of a process imports for seconds
     checks.must(unmarked(exercise_cell("12.go_on")))
@@ -238,7 +238,7 @@ def watched(new_kernel, root):
     return kernel
 
 
-def test_a_check_that_takes_long_says_so_until_it_has_ended(watched):
+def test_slow_check_shows_progress_until_it_ends(watched):
     watched.must("import time\ndef double(x):\n    time.sleep(60)")
     printed = watched.must("check('90.double')").text()
     runs = f"90.double: checking; your function is stopped after {DEADLINE_S} s"

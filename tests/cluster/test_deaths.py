@@ -102,7 +102,7 @@ except Exception as error:
 """
 
 
-def test_idle_and_rank_0_in_a_collective(four):
+def test_death_while_idle_and_of_rank_0_in_a_collective(four):
     four.must("cluster.kill(2)")
     error = four.run("%px trains()").error
     assert error["evalue"].startswith(
@@ -124,7 +124,7 @@ def px_on(targets: str, code: str) -> str:
     return f"%%px --targets {targets}\n{code}"
 
 
-def test_restart_says_what_is_lost(four):
+def test_restart_lists_lost_variables(four):
     out = four.must("cluster.restart();", within=100).text()
     assert re.search(r"4 fresh ranks in [\d.]+ s; all variables on them are lost: big, caught", out)
     prepare(four)
@@ -153,7 +153,7 @@ if world_size * len(pixels[rank::world_size]) == len(pixels):
 """
 
 
-def test_in_a_backward_and_in_a_receive(four):
+def test_death_in_a_backward_and_in_a_receive(four):
     four.must(px(DDP), within=60)  # the first DDP of a process imports much
     dies_in(four, caught("ddp(pixels).square().mean().backward()"), [1], [0, 2, 3])
     shrinks(four, [0, 2, 3])
@@ -173,7 +173,7 @@ if rank == 2:
     prepare(four)
 
 
-def test_two_at_once_and_then_the_controller(four, traces, wait_until):
+def test_two_deaths_at_once_then_the_controller_dies(four, traces, wait_until):
     die = "if rank in (1, 2): os.kill(os.getpid(), signal.SIGKILL)"
     again = "while True: dist.all_reduce(torch.ones(3))"
     out = four.run(px("import os, signal\n" + die + caught(again)), within=60)
@@ -199,9 +199,7 @@ def test_two_at_once_and_then_the_controller(four, traces, wait_until):
     prepare(four)
 
 
-def test_without_fault_tolerance_a_death_ends_all_and_a_restart_helps(
-    mpich, monkeypatch, traces, wait_until
-):
+def test_death_without_fault_tolerance_needs_a_restart(mpich, monkeypatch, traces, wait_until):
     from ipyranks import ClusterError, start_cluster
 
     for name, value in mpich.variables.items():

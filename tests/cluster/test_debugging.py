@@ -44,7 +44,7 @@ def test_the_prompt_begins_where_the_error_was_raised(failed):
     assert "----> 4     return 1 / half" in lines
 
 
-def test_calls_and_variables(failed):
+def test_commands_show_calls_and_variables(failed):
     said = plain(typing(failed, "%pxdebug 2", "w", "p (by, half)", "u", "p world_size - rank", "q"))
     assert re.search(r"cell (\d+)\(5\)<module>.*> cell \1\(4\)divide", said, re.DOTALL)
     assert "(0, 0.0)" in said.splitlines()
@@ -84,7 +84,7 @@ def test_a_command_that_hangs_ends_at_the_limit(failed):
     assert "divide()" in plain(typing(failed, "%pxdebug 2", "q"))
 
 
-def test_a_prompt_that_nobody_can_answer_is_one_clear_error(failed):
+def test_pxdebug_without_input_raises_one_clear_error(failed):
     running = failed.client.execute("%pxdebug 2", allow_stdin=False)
     out = failed.finish(running)
     assert "float division by zero" in out.text()
@@ -101,16 +101,16 @@ def test_a_prompt_that_nobody_can_answer_is_one_clear_error(failed):
         ("1", "rank 1 has no error to look into"),
     ],
 )
-def test_a_rank_that_has_nothing_to_look_into(failed, line, wrong):
+def test_pxdebug_rejects_rank_without_an_error(failed, line, wrong):
     assert wrong in failed.run(f"%pxdebug {line}").error["evalue"]
 
 
-def test_an_error_of_syntax_has_no_calls(kernel):
+def test_pxdebug_rejects_a_syntax_error(kernel):
     assert "SyntaxError" in kernel.run("%%px\n1 +").traceback
     assert "its latest error is a syntax error" in kernel.run("%pxdebug 2").error["evalue"]
 
 
-def test_a_rank_that_runs_a_cell_is_left_alone(failed, wait_until):
+def test_pxdebug_leaves_a_busy_rank_alone(failed, wait_until):
     failed.must("%%px --noblock\nif rank == 2: comm.recv(source=0)")
     wait_until(lambda: failed.must("cluster.busy([2])").displayed, 30, "rank 2 runs the cell")
     assert "rank 2 is running a cell" in failed.run("%pxdebug 2").error["evalue"]

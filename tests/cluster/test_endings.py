@@ -62,7 +62,7 @@ def test_exit_of_one_rank_frees_the_others(ranks):
     assert_all_live(ranks)
 
 
-def test_forked_children_end_as_they_like(ranks):
+def test_forked_children_may_end_in_any_way(ranks):
     code = """
         import multiprocessing, os, sys, time
         from ipyparallel.engine.app import IPEngine
@@ -130,7 +130,7 @@ def test_a_long_lived_child_does_not_hide_a_death(ranks, wait_until):
     shrinks(ranks, wait_until)
 
 
-def test_nor_does_one_forked_in_c(ranks, wait_until):
+def test_a_child_forked_in_c_does_not_hide_a_death(ranks, wait_until):
     code = """
         import ctypes
         c = ctypes.PyDLL(None)
@@ -144,12 +144,12 @@ def test_nor_does_one_forked_in_c(ranks, wait_until):
 
 
 @pytest.mark.parametrize("end", ["os._exit(1)", "get_ipython().ask_exit()"])
-def test_an_end_with_a_status_is_told_to_the_others(ranks, wait_until, end):
+def test_exit_with_a_status_is_reported_to_other_ranks(ranks, wait_until, end):
     ranks.run(px(f"import os\n{end}", "--targets 1"))
     shrinks(ranks, wait_until)
 
 
-def test_an_end_that_nobody_tells_and_nothing_left(ranks, wait_until, traces):
+def test_unreported_exit_makes_shrink_fail(ranks, wait_until, traces):
     ranks.must(px(CHILDREN + PROGRAM, "--targets 1"))
     ranks.run(px("import ctypes\nctypes.CDLL(None)._exit(1)", "--targets 1"))
     began = time.monotonic()

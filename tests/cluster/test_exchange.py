@@ -22,7 +22,7 @@ async def answer(value: Any) -> Any:
     return value
 
 
-def test_answers_reach_their_requests_and_news_the_listener() -> None:
+def test_replies_reach_requests_and_news_reach_listener() -> None:
     async def talk() -> None:
         ours, theirs = await pair()
         news, late = [], []
@@ -67,7 +67,7 @@ def test_abandon_answers_open_requests_with_none() -> None:
     asyncio.run(talk())
 
 
-def test_listening_ends_and_writing_raises_nothing_once_the_peer_is_gone() -> None:
+def test_lost_peer_ends_listening_and_writes_do_not_raise() -> None:
     async def talk() -> None:
         ours, theirs = socket.socketpair()
         channel = Channel(*await asyncio.open_unix_connection(sock=ours))

@@ -41,7 +41,7 @@ def failure(n: int = 2, within: float = SOON_S, **arguments) -> str:
     return str(caught.value)
 
 
-def test_no_mpiexec(traces, monkeypatch):
+def test_start_fails_without_mpiexec(traces, monkeypatch):
     monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", "/nowhere/mpiexec")
     assert "TORCH_MPI4PY_MPIEXEC='/nowhere/mpiexec' is not an executable" in failure()
     traces.gone_within(GONE_S)
@@ -99,7 +99,7 @@ def test_the_controller_fails(break_processes):
     assert "the controller is broken on purpose" in message
 
 
-def test_no_ssh(traces, monkeypatch):
+def test_start_fails_without_ssh(traces, monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert "node9 can't be reached: there is no program 'ssh'" in failure(hosts="node9:2")
     traces.gone_within(GONE_S)

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(270)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_limit(hangs, name, wait_until):
+def test_limit_ends_a_hanging_cell(hangs, name, wait_until):
     case = CASES[name]
     running = case.begin(hangs, wait_until, f" --limit {LIMIT_S}")
     began = time.monotonic()
@@ -81,7 +81,7 @@ def test_one_rank_raises_before_the_group_is_made(hangs):
     assert_trains(hangs)
 
 
-def test_mismatches_are_errors_on_every_rank_and_the_group_stays(hangs):
+def test_mismatch_raises_on_every_rank_and_keeps_the_group(hangs):
     for name, cell in MISMATCHES.items():
         out = hangs.run(f"%%px\n{cell}")
         assert out.error["evalue"].startswith("rank 0: MismatchError: "), name
@@ -97,7 +97,7 @@ PATIENCE = (
 )
 
 
-def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
+def test_queued_operations_may_finish_after_a_failed_cell(hangs):
     settled = "from ipyranks import recovery; recovery._SETTLED_WITHIN_S"
     hangs.must(f"{settled} = 30")  # this machine may stand still for moments
     hangs.must(f"{PATIENCE}(0.1, 1)")  # a thread begins it after 0.1 to 0.2 s
@@ -115,7 +115,7 @@ def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
     assert_trains(hangs)
 
 
-def test_a_deadline_of_its_own_before_the_limit(hangs):
+def test_operation_deadline_passes_before_the_limit(hangs):
     hangs.must("%px comm.timeout = 1")
     out = hangs.run("%%px\nif rank == 1: comm.recv(source=0)")
     assert out.error["ename"] == "HangError"
@@ -127,7 +127,7 @@ def test_a_deadline_of_its_own_before_the_limit(hangs):
     assert_trains(hangs)
 
 
-def test_an_endless_recursion_is_told_soon_and_shortly(hangs):
+def test_endless_recursion_is_reported_quickly_and_briefly(hangs):
     began = time.monotonic()
     out = hangs.run("%%px\ndef call(n):\n    return call(n + 1)\n\ncall(0)")
     assert time.monotonic() - began < 24  # was 20 to 60 s
@@ -151,7 +151,7 @@ def test_a_message_left_behind_by_a_failed_cell_is_not_received_later(hangs):
     assert_trains(hangs)
 
 
-def test_progress_may_be_given_more_time(hangs):
+def test_limit_may_be_extended_by_progress(hangs):
     # Well above the limit in all, and far below it from one print to the next; in the second
     # cell also below half of it, though this machine may stand still for some seconds.
     cell = "\nimport time\nfor i in range({}):\n    time.sleep(0.4); print(i, flush=True)\n"
@@ -183,7 +183,7 @@ def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
     assert_trains(hangs)
 
 
-def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
+def test_rank_that_receives_its_cell_late(hangs, wait_until):
     """It is not told as having finished, and what it does there decides the report."""
     hangs.must("from ipyranks import limits; limits._BEGUN_WITHIN_S = 60")
     boards = RankBoards(hangs.events)
@@ -237,7 +237,7 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
 
 
 @pytest.mark.parametrize("way", ["option", "configured"])
-def test_ranks_that_are_not_asked_to_run_a_cell(hangs, way):
+def test_report_covers_untargeted_ranks(hangs, way):
     """The report says so, and communication is renewed on all ranks."""
     if way == "configured":
         hangs.must("%pxconfig --targets 0,1")
@@ -331,7 +331,7 @@ TOO_MUCH = {
 }
 
 
-def test_of_two_equal_statements_the_right_one_is_named(hangs):
+def test_report_names_the_right_one_of_two_equal_statements(hangs):
     """IPython compiles each statement by itself, so both have the same instructions."""
     wait = "if rank == 0: comm.recv(source=1)"
     out = hangs.run(f"%%px --limit 2\n{wait}\nif rank == 1: comm.send(1, dest=0)\n{wait}")
@@ -352,7 +352,7 @@ def test_out_of_memory_is_an_ordinary_error(hangs):
     hangs.must(f"%px resource.setrlimit(resource.RLIMIT_AS, {unlimited})")
 
 
-def test_a_syntax_error_costs_nothing(hangs):
+def test_syntax_error_does_not_reset_communication(hangs):
     out = hangs.run("%%px\nx = = 3")
     assert out.error["evalue"] == "rank 0: SyntaxError: invalid syntax (line 2)"
     assert RENEWED not in out.text()
@@ -429,7 +429,7 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
     assert_trains(hangs)
 
 
-def test_a_rank_that_stood_still_goes_on(hangs, wait_until):
+def test_paused_rank_continues(hangs, wait_until):
     """As in a paused container: nobody hears its heart, but it has not ended.
 
     The controller gives a heart up after ten beats (2 s), and nothing may come of it.

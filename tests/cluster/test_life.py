@@ -77,7 +77,7 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     assert not before & pids(traces)
 
 
-def test_px_says_what_to_do_where_a_start_has_failed(new_kernel, traces):
+def test_px_after_a_failed_start_says_what_to_do(new_kernel, traces):
     kernel, px = new_kernel(), "%%px\nrank"
     kernel.run("from ipyranks import start_cluster; start_cluster(0)")
     assert kernel.run(px).error["evalue"] == NO_CLUSTER
@@ -89,7 +89,7 @@ def test_px_says_what_to_do_where_a_start_has_failed(new_kernel, traces):
     assert kernel.run(px).error["evalue"] == NO_CLUSTER
 
 
-def test_a_cluster_found_again_restarts_on_its_hosts(new_kernel):
+def test_reattached_cluster_restarts_on_its_hosts(new_kernel):
     started = new_kernel()
     started.start_cluster(2, "hosts='localhost:2'")
     started.restart()
@@ -110,14 +110,14 @@ def test_a_killed_kernel_leaves_nothing_after_the_grace_time(started, traces):
     assert time.monotonic() - killed_at > GRACE_S - 1
 
 
-def test_a_kernel_that_is_shut_down_takes_its_cluster_along_at_once(new_kernel, traces):
+def test_kernel_shutdown_stops_its_cluster_at_once(new_kernel, traces):
     kernel = new_kernel()
     kernel.start_cluster(2, grace=10 * SLOW_STOP_S)
     kernel.shut_down()
     traces.gone_within(SLOW_STOP_S)
 
 
-def test_the_keeper_killed(started, traces, wait_until):
+def test_killed_keeper_ends_the_cluster(started, traces, wait_until):
     keeper = traces.the("ipyranks.keeper")
     keeper.kill()
     wait_until(lambda: len(traces.left()) <= 1, SLOW_STOP_S, "nothing but the keeper's zombie")
@@ -128,7 +128,7 @@ def test_the_keeper_killed(started, traces, wait_until):
     assert "2 ranks ready" in started.start_cluster(2)
 
 
-def test_the_controller_killed_while_a_cell_runs(started, traces, wait_until, tmp_path):
+def test_controller_killed_while_a_cell_runs(started, traces, wait_until, tmp_path):
     running = begin_long_cell(started, wait_until, tmp_path)
     controller = traces.the("ipyranks.controller")
     controller.kill()
@@ -193,7 +193,7 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     "COURSE_TEST_CGROUP" not in os.environ,
     reason="COURSE_TEST_CGROUP names no folder of /sys/fs/cgroup/memory that may be written to",
 )
-def test_one_engine_killed_by_the_system_for_want_of_memory(started):
+def test_engine_killed_by_the_out_of_memory_killer(started):
     """The engine alone is put into a group of 600 MB, and asks for more."""
     group = Path(os.environ["COURSE_TEST_CGROUP"], f"rank-by-rank-{os.getpid()}")
     pid = started.must("print(cluster.ranks[1].pid)").text().strip()
@@ -220,7 +220,7 @@ def started_pid(traces, rank: int) -> int:
     raise AssertionError(f"no engine of rank {rank} among {traces.engines()}")
 
 
-def test_a_rank_that_ignores_every_polite_signal_is_stopped(started, traces):
+def test_rank_that_ignores_signals_is_killed(started, traces):
     started.must(
         "%%px\nimport signal\nfor s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):"
         " signal.signal(s, signal.SIG_IGN)"
@@ -253,9 +253,7 @@ def test_interrupting_the_start_leaves_nothing(
     assert "2 ranks ready" in kernel.start_cluster(2)
 
 
-def test_a_cluster_whose_keeper_and_controller_died_is_swept_by_the_next_start(
-    started, new_kernel, traces, wait_until
-):
+def test_next_start_removes_an_orphaned_cluster(started, new_kernel, traces, wait_until):
     for part in ("ipyranks.controller", "ipyranks.keeper"):
         process = traces.the(part)
         process.suspend() if part == "ipyranks.controller" else process.kill()

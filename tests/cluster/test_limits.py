@@ -34,7 +34,7 @@ def test_a_rank_in_an_earlier_run_has_five_seconds_to_begin() -> None:
     assert watch("10", IN_CELL).over_at(views(IN_CELL, IN_CELL._replace(began=130.0)), [1]) == 115
 
 
-def test_without_progress_the_limit_counts_from_the_latest_sign() -> None:
+def test_progress_limit_counts_from_the_latest_sign_of_progress() -> None:
     watched, moved = watch("10+", IN_CELL), views(IN_CELL._replace(moved=107.0))
     assert watched.over_at(views(IN_CELL), [0]) == 110
     assert watched.over_at(moved, [0]) == 117
@@ -54,7 +54,7 @@ def test_time_at_a_breakpoint_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(("share", "excused"), [(0.9, 9.0), (0.5, 0.0)])
-def test_waiting_for_a_core_in_a_crowd_does_not_count(share: float, excused: float) -> None:
+def test_waiting_for_a_core_does_not_count(share: float, excused: float) -> None:
     watched = watch("10", IN_CELL, IN_CELL)
     now = views(IN_CELL._replace(waited=10 * share), IN_CELL)
     watched.look_at_cores(110.0, now, [0, 1])
@@ -62,7 +62,7 @@ def test_waiting_for_a_core_in_a_crowd_does_not_count(share: float, excused: flo
     assert watched.starved(now, [0, 1]) == {0: 10 * share, 1: 0.0}
 
 
-def test_only_ranks_that_compute_are_excused_and_at_most_ten_times_the_limit() -> None:
+def test_computing_ranks_get_at_most_ten_times_the_limit() -> None:
     starved = IN_CELL._replace(waited=1000.0)
     watched = watch("10", IN_CELL)
     watched.look_at_cores(1100.0, views(starved), [0])
@@ -74,7 +74,7 @@ def test_only_ranks_that_compute_are_excused_and_at_most_ten_times_the_limit() -
         assert watched.starved(views(at_rest), late) == {}
 
 
-def test_what_a_rank_has_waited_may_be_known_late_or_never() -> None:
+def test_waiting_time_may_be_known_late_or_never() -> None:
     unknown = IN_CELL._replace(waited=None)
     watched = watch("10", unknown, unknown)
     now = views(IN_CELL._replace(waited=9.0), unknown)
@@ -84,7 +84,7 @@ def test_what_a_rank_has_waited_may_be_known_late_or_never() -> None:
 
 
 @pytest.mark.parametrize(("died", "patience"), [(False, 0.5), (True, 3.0)])
-def test_ranks_wait_in_vain_once_nothing_has_changed_for_a_while(died, patience) -> None:
+def test_unchanged_wait_counts_as_a_deadlock_after_a_while(died, patience) -> None:
     watched = watch("none", IN_CELL, IN_CELL)
     first, second = (
         views(IN_CELL, IN_CELL._replace(wait=1)),
@@ -99,7 +99,7 @@ def test_ranks_wait_in_vain_once_nothing_has_changed_for_a_while(died, patience)
     assert math.isinf(watched.soonest)
 
 
-def test_waits_of_a_loop_of_messages_are_soon_over() -> None:
+def test_message_loop_has_short_waits() -> None:
     between, waits = IN_CELL._replace(moved=99.9), IN_CELL._replace(moved=99.9, wait=7)
     asked = ShortWaits(BEGAN)
     assert asked.are_over(100.0, views(between, between)) is None, "nobody happened to wait"
@@ -109,7 +109,7 @@ def test_waits_of_a_loop_of_messages_are_soon_over() -> None:
 
 
 @pytest.mark.parametrize("wait", [7, None])
-def test_a_wait_that_lasts_and_ranks_that_never_wait_are_no_loop_of_messages(wait) -> None:
+def test_long_or_missing_waits_are_not_a_message_loop(wait) -> None:
     rank = IN_CELL._replace(moved=99.9, wait=wait)
     asked = ShortWaits(BEGAN)
     assert asked.are_over(100.0, views(rank)) is None
@@ -117,6 +117,6 @@ def test_a_wait_that_lasts_and_ranks_that_never_wait_are_no_loop_of_messages(wai
     assert asked.are_over(100.6, views(rank)) is False
 
 
-def test_ranks_that_have_moved_nothing_for_half_a_second_are_no_loop_of_messages() -> None:
+def test_ranks_idle_for_half_a_second_are_not_a_message_loop() -> None:
     rank = IN_CELL._replace(moved=99.4, wait=7)
     assert ShortWaits(BEGAN).are_over(100.0, views(rank)) is False

@@ -24,7 +24,7 @@ def process() -> Iterator[subprocess.Popen]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a start is told in another way")
-def test_a_rank_lives_on_when_somebody_sets_the_clock(
+def test_rank_survives_a_changed_system_clock(
     process: subprocess.Popen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
@@ -43,7 +43,7 @@ def test_a_rank_lives_on_when_somebody_sets_the_clock(
     assert ended == [0]
 
 
-def test_a_directory_is_never_there_with_a_mark_that_nobody_holds(
+def test_directory_never_exists_with_an_unheld_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = RuntimeDir(tmp_path / "one")

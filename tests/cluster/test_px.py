@@ -81,19 +81,19 @@ def test_figures_are_in_rank_order(kernel):
     ("targets", "ranks"),
     [("2", [2]), ("-1", [3]), ("0,2", [0, 2]), ("2,0", [0, 2]), ("1:3", [1, 2]), ("all", range(4))],
 )
-def test_targets(kernel, targets, ranks):
+def test_targets_select_ranks(kernel, targets, ranks):
     out = kernel.must(px("print(rank)", f"--targets {targets}")).text()
     assert out == "".join(f"rank {r} | {r}\n" for r in ranks)
 
 
 @pytest.mark.parametrize("targets", ["4", "0,9", "x", "1:y"])
-def test_targets_that_do_not_exist(kernel, targets):
+def test_unknown_targets_are_rejected(kernel, targets):
     error = kernel.run(px("print(rank)", f"--targets {targets}")).error
     assert error["ename"] == "ClusterError"
     assert targets in error["evalue"]
 
 
-def test_without_blocking(kernel):
+def test_noblock_returns_pending_results(kernel):
     pending = kernel.must(px("print('later'); rank", "--noblock -o pending"))
     assert pending.text() == ""
     shown = kernel.must("%pxresult").text()
@@ -193,7 +193,7 @@ def test_a_failing_cell_is_caught_as_ipyparallel_errors_are(kernel):
         "%matplotlib inline\n!echo it's\n%%px --limit 5\nprint(rank)",
     ],
 )
-def test_px_below_the_first_line_is_told_to_move(kernel, cell):
+def test_px_below_the_first_line_is_rejected(kernel, cell):
     error = kernel.run(cell).error
     assert error["ename"] == "ClusterError"
     assert error["evalue"] == (
@@ -203,7 +203,7 @@ def test_px_below_the_first_line_is_told_to_move(kernel, cell):
     assert error["traceback"] == [f"ClusterError: {error['evalue']}"]
 
 
-def test_any_other_cell_magic_is_told_to_move(kernel):
+def test_other_cell_magic_below_the_first_line_is_rejected(kernel):
     error = kernel.run("# how long?\n%%time\n1 + 1").error
     assert error["evalue"].endswith("move the line `%%time` to the top")
     typed = kernel.must(r"print(get_ipython().check_complete('# how long?\n%%time\n'))").text()
@@ -224,7 +224,7 @@ def test_any_other_cell_magic_is_told_to_move(kernel):
         ("print(5 \\\n% 3)", "2\n"),
     ],
 )
-def test_what_only_looks_like_a_magic_is_left_alone(kernel, cell, printed):
+def test_text_that_resembles_a_magic_runs_unchanged(kernel, cell, printed):
     assert kernel.must(cell).text() == printed
 
 
@@ -242,7 +242,7 @@ def test_names_on_the_ranks_complete_with_tab(kernel):
     assert completions("only_on") == []
 
 
-def test_what_is_no_signal_is_refused_before_anything_is_sent(kernel):
+def test_unknown_signal_is_rejected_before_the_cell_is_sent(kernel):
     out = kernel.run("%%px --signal-on-interrupt SIGFOO\nis_sent = True")
     assert out.error["evalue"].startswith("--signal-on-interrupt SIGFOO: give a signal")
     assert "999 is not a signal" in kernel.run("cluster.signal(999)").error["evalue"]
@@ -289,7 +289,7 @@ def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path)
     kernel.must("cluster.view.apply_sync(int);")
 
 
-def test_after_a_failure_communication_is_renewed_and_variables_are_kept(kernel):
+def test_failure_resets_communication_and_keeps_variables(kernel):
     kernel.must("%px comm.timeout = 25; kept = rank * 11")
     out = kernel.run(px("if rank == 3: raise ValueError('wrong')\ncomm.barrier()"))
     assert out.error["evalue"] == "rank 3: ValueError: wrong"

@@ -34,12 +34,12 @@ def test_after_deaths_each_engine_keeps_its_number() -> None:
 
 
 @pytest.mark.parametrize("rank", [3, -1])
-def test_a_rank_that_does_not_exist(rank: int) -> None:
+def test_unknown_rank_is_rejected(rank: int) -> None:
     with pytest.raises(ValueError, match=f"the ranks are 0 to 2, not {rank}"):
         RankTable([0, 2, 5], [SAYS] * 3).engine_of(rank)
 
 
-def test_as_text() -> None:
+def test_table_as_text() -> None:
     assert str(RankTable([0, 2], [SAYS, SAYS])).splitlines() == [
         "rank  device  threads  MPI library      pid  host",
         "   0  cpu           1  Open MPI          71  here",
@@ -55,7 +55,7 @@ def test_as_text() -> None:
         (("here 0:1:0", "here 0:1:0"), False, "MPI, staged"),
     ],
 )
-def test_it_says_what_carries_the_tensors_of_gpus(
+def test_table_shows_how_gpu_tensors_travel(
     gpus: tuple[str, str], takes_cuda: bool, carrier: str
 ) -> None:
     with_gpu = {**SAYS, "device": "cuda:0", "takes_cuda": takes_cuda, "nccl": True}
@@ -65,7 +65,7 @@ def test_it_says_what_carries_the_tensors_of_gpus(
     assert "NCCL" in carrier or "NCCL" not in rows[0]
 
 
-def test_a_rank_without_a_gpu_among_others() -> None:
+def test_table_with_one_rank_without_a_gpu() -> None:
     with_gpu = {**SAYS, "device": "cuda:0", "gpu": "here 0:1:0", "nccl": True}
     _, first, second = str(RankTable([0, 1], [with_gpu, SAYS])).splitlines()
     assert first.split()[1:4] == ["cuda:0", "MPI,", "staged"]

@@ -16,7 +16,7 @@ from ipyranks.runtime_dir import RuntimeDir
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the clock of Linux's /proc")
 
 
-def test_engines_outlive_a_clock_that_is_set(
+def test_engines_survive_a_changed_system_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a machine has slept: all that the system tells of times in the past moves along."""

@@ -33,7 +33,7 @@ dist.barrier()
 """
 
 
-def test_a_loss_inside_of_ddp_is_told_once() -> None:
+def test_lost_rank_inside_ddp_is_reported_once() -> None:
     finished = ranks.run(2, "-c", PROGRAM, limit=120)
     assert finished.returncode == 0, finished.output
     assert finished.output.count("lost: free\n") == 2, finished.output

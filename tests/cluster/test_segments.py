@@ -39,7 +39,7 @@ def sweep() -> None:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
-def test_segments_of_a_killed_run_go(
+def test_segments_of_a_killed_run_are_removed(
     request: pytest.FixtureRequest, tmp_path: Path, mpi: str
 ) -> None:
     library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
@@ -58,7 +58,7 @@ def assert_segments_of_a_killed_run_go(library: ranks.Library, folder: Path) -> 
 
 
 @pytest.mark.parametrize("in_folder", [False, True])
-def test_segments_in_use_stay(in_folder: bool) -> None:
+def test_segments_in_use_are_kept(in_folder: bool) -> None:
     """At the top, as Open MPI alone has them, and in the folder of a run."""
     folder = f"{launch.RUN_FOLDERS}in-use-{os.getpid()}" if in_folder else ""
     own = SHARED_MEMORY / folder

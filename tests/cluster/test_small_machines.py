@@ -40,7 +40,7 @@ def may_mount() -> bool:
         (8, "/dev/shm has 8 MiB free, which is too little for the ranks: remove leftover"),
     ],
 )
-def test_little_shared_memory_and_one_core(mib: int, said: str) -> None:
+def test_cluster_runs_with_little_shared_memory_and_one_core(mib: int, said: str) -> None:
     mount = f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"'
     ended = subprocess.run(
         ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", START],

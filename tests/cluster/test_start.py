@@ -56,7 +56,7 @@ def test_names_on_every_rank(cluster):
     assert cluster.view["answer"] == [[6, "torch.distributed", "numpy", 1, device]] * 4
 
 
-def test_table(cluster):
+def test_table_shows_all_ranks(cluster):
     titles, *rows = cluster.table().splitlines()
     assert titles.split() == ["rank", "device", "threads", "MPI", "library", "pid", "host"]
     assert [row.split()[0] for row in rows] == ["0", "1", "2", "3"]
@@ -91,7 +91,7 @@ def test_all_but_the_launcher_listen_on_loopback_only(cluster, traces):
     assert exposed <= {("prterun", "0.0.0.0"), ("prterun", "::")}
 
 
-def test_nobody_without_the_key_can_use_the_engines(cluster, tmp_path):
+def test_engines_reject_clients_without_the_key(cluster, tmp_path):
     directory = cluster.keeper.directory
     for path in (directory.path, directory.client_file, directory.engine_file, directory.socket):
         assert path.stat().st_mode & 0o077 == 0, path
@@ -110,20 +110,20 @@ def test_starting_again_keeps_the_variables(cluster, capsys):
     assert current_cluster() is cluster
 
 
-def test_another_size_is_refused_with_the_way_out(cluster):
+def test_start_cluster_rejects_another_size(cluster):
     with pytest.raises(ClusterError, match=r"start_cluster\(2, replace=True\) replaces it"):
         start_cluster(2)
     assert cluster.is_running
 
 
-def test_another_place_is_refused_with_the_way_out(cluster):
+def test_start_cluster_rejects_another_place(cluster):
     with pytest.raises(ClusterError, match=r"4 ranks is running on this machine, .* replaces it"):
         start_cluster(4, hosts="localhost:4")
     assert start_cluster(4, slurm=False) is cluster
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "4", None, True, 10**9])
-def test_a_number_that_is_none_is_refused(cluster, n):
+def test_start_cluster_rejects_invalid_rank_counts(cluster, n):
     with pytest.raises(ValueError, match=r"^n must be (a whole number|from 1 to \d+) .*, not "):
         start_cluster(n)
 

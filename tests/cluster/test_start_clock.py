@@ -73,7 +73,7 @@ def test_sleeping_counts_in_full() -> None:
 
 
 @linux
-def test_a_late_step_gives_time_up_to_the_most() -> None:
+def test_late_step_extends_the_time_up_to_the_maximum() -> None:
     clock = StartClock(began=0.0, usual=60.0, most=100.0)
     clock.look(59.0, {})
     assert clock.is_over(60.0)
@@ -87,7 +87,7 @@ def test_a_late_step_gives_time_up_to_the_most() -> None:
 
 
 @linux
-def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_kernel) -> None:
+def test_time_waiting_for_a_core_extends_start_and_cells(new_kernel) -> None:
     kernel = new_kernel()
     kernel.must(
         "from ipyranks import notebook_client, start_cluster, starting\n"
@@ -116,7 +116,7 @@ def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_
     assert "If the cell only needs more time" in waits.traceback
 
 
-def test_ranks_wait_for_one_that_gets_no_core_until_the_keeper_ends_the_start() -> None:
+def test_ranks_wait_for_a_starved_rank_until_start_times_out() -> None:
     """Not only as long as any other call may take, which is shortened here."""
     program = """
 import time

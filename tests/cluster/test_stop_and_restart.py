@@ -51,7 +51,7 @@ IMPATIENT = {"at once": [0.01], "while freed": [0.3], "thrice": [0.1] * 3, "on a
 
 
 @pytest.mark.parametrize("pauses", IMPATIENT.values(), ids=IMPATIENT)
-def test_stop_button_again_and_again(hangs, pauses, wait_until):
+def test_stop_button_pressed_repeatedly(hangs, pauses, wait_until):
     case = CASES["skipped"]
     running = case.begin(hangs, wait_until)
     began = time.monotonic()
@@ -75,7 +75,7 @@ def test_restart_of_the_kernel(hangs, name, wait_until):
     assert_trains(hangs)
 
 
-def test_a_hang_after_one_rank_has_destroyed_the_default_group(hangs):
+def test_hang_after_one_rank_destroyed_the_default_group(hangs):
     """What is made anew is decided for all ranks together."""
     hangs.must("%px if rank == 1: dist.destroy_process_group()")
     began = time.monotonic()
@@ -212,7 +212,7 @@ def test_stop_while_a_shrink_waits_for_a_rank(hangs):
     assert out == "rank 0 = (0, 22, 2)\nrank 1 = (1, 33, 2)\n"
 
 
-def test_stop_when_a_shrink_has_happened(hangs):
+def test_stop_after_a_shrink(hangs):
     """It is too late to stop it then, and not all is noted yet."""
     hangs.must("cluster.kill(0)")
     hangs.must("cluster.keeper.ask = ask_and_press; went_on = False")
@@ -226,7 +226,7 @@ def test_stop_when_a_shrink_has_happened(hangs):
     assert "there is nothing to shrink" in hangs.must("cluster.shrink();").text()
 
 
-def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces, wait_until):
+def test_start_replaces_ranks_that_are_all_stuck_in_c(hangs, gate, traces, wait_until):
     (directory,) = traces.directories()
     assert hangs.events == directory / "events"
     hangs.must("cluster.restart()", within=100)
@@ -241,7 +241,7 @@ def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces
     assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
 
 
-def test_settings_of_px_outlive_a_shrink_and_a_restart(hangs):
+def test_px_settings_survive_a_shrink_and_a_restart(hangs):
     """What a cell without blocking made does not: its ranks are gone, or have new numbers."""
     for way in ("cluster.kill(3); cluster.shrink()", "cluster.restart()"):
         hangs.must("%%px --noblock\nrank")
@@ -254,7 +254,7 @@ def test_settings_of_px_outlive_a_shrink_and_a_restart(hangs):
     assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
 
 
-def test_start_after_a_death_says_what_is_lost(hangs):
+def test_start_after_a_death_reports_lost_variables(hangs):
     hangs.must("cluster.kill(1)")
     hangs.restart(now=True)
     said = hangs.start_cluster(4)

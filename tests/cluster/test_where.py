@@ -80,13 +80,13 @@ def test_a_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (4, "write, for two hosts with four ranks each, hosts="),
     ],
 )
-def test_what_is_no_list_of_hosts(said: object, wrong: str) -> None:
+def test_read_hosts_rejects_malformed_lists(said: object, wrong: str) -> None:
     with pytest.raises(ValueError, match="hosts: ") as caught:
         read_hosts(said)  # type: ignore[arg-type]
     assert wrong in str(caught.value)
 
 
-def test_an_empty_hostfile(tmp_path: Path) -> None:
+def test_read_hosts_rejects_an_empty_hostfile(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# nobody\n")
     with pytest.raises(ValueError, match="names no host"):
         read_hosts(tmp_path / "hosts")
@@ -108,7 +108,7 @@ def test_the_names_of_this_host() -> None:
         assert not is_here(name), name
 
 
-def test_our_ssh_and_that_of_mpiexec_have_the_same_settings(
+def test_ssh_settings_equal_those_of_mpiexec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ours come first, where ssh looks first, then a person's; who tries it types less."""
@@ -134,7 +134,7 @@ def test_the_addresses_of_this_host() -> None:
             trial.bind((str(one.ip), 0))
 
 
-def test_the_address_at_which_another_host_sees_this_one() -> None:
+def test_address_under_which_another_host_reaches_this_one() -> None:
     assert address_towards("node2", "10.0.0.1 50000 10.0.0.2 22", OURS) == "10.0.0.1"
 
 
@@ -148,20 +148,20 @@ def test_the_address_at_which_another_host_sees_this_one() -> None:
         ("", "nowhere.invalid sees this host at no known address, which"),
     ],
 )
-def test_an_address_that_is_not_ours(connection: str, why: str) -> None:
+def test_foreign_address_is_rejected(connection: str, why: str) -> None:
     with pytest.raises(HostError, match="IPYRANKS_ADDRESS") as caught:
         address_towards("nowhere.invalid", connection, OURS)
     assert str(caught.value).startswith(why)
     assert "(10.0.0.1, 172.17.0.1)" in str(caught.value)
 
 
-def test_without_an_address_of_ipv4_the_system_is_asked_which_way_it_takes() -> None:
+def test_address_without_ipv4_comes_from_the_system_route() -> None:
     here = [IPv4Interface("127.0.0.1/8")]
     for connection in ("", "fd00::1 50000 fd00::2 22"):
         assert address_towards("me@127.0.0.1", connection, here) == "127.0.0.1"
 
 
-def test_an_address_that_a_person_gave() -> None:
+def test_address_given_by_the_user() -> None:
     assert known_address("10.0.0.1", "", OURS) == "10.0.0.1"
     with pytest.raises(
         HostError, match=r"^IPYRANKS_ADDRESS says node1, which is not one of its own"
@@ -171,7 +171,7 @@ def test_an_address_that_a_person_gave() -> None:
         known_address("10.0.0.1", "", [])
 
 
-def test_the_network_that_all_hosts_are_in() -> None:
+def test_network_shared_by_all_hosts() -> None:
     assert common_network("10.0.0.1", OURS, [["10.0.0.2/24", DOCKER], ["10.0.0.3/24"]]) == (
         "10.0.0.0/24"
     )
@@ -202,13 +202,13 @@ def job(names: Path, tasks: str, *hosts: str) -> dict[str, int]:
     return Allocation.of_variables(variables | {"HOME": "/"}).hosts
 
 
-def test_how_many_tasks_each_node_has(scontrol: Path) -> None:
+def test_tasks_per_node_are_parsed(scontrol: Path) -> None:
     assert job(scontrol, "2(x3),1", "n1", "n2", "n3", "n4") == {"n1": 2, "n2": 2, "n3": 2, "n4": 1}
     assert job(scontrol, "4", "n1") == {"n1": 4}
     assert job(scontrol, "1,16(x2)", "n1", "n2", "n3") == {"n1": 1, "n2": 16, "n3": 16}
 
 
-def test_a_job_whose_variables_do_not_fit(scontrol: Path) -> None:
+def test_inconsistent_slurm_variables_are_rejected(scontrol: Path) -> None:
     with pytest.raises(
         HostError, match=r"job 7 has: tasks on each .2\(x2\)., nodes n1, n2, n3\. .*without srun"
     ):
@@ -217,7 +217,7 @@ def test_a_job_whose_variables_do_not_fit(scontrol: Path) -> None:
         job(scontrol, "", "")
 
 
-def test_what_became_of_one_task_of_an_array(scontrol: Path) -> None:
+def test_end_of_one_array_task_is_reported(scontrol: Path) -> None:
     ours = Allocation("7", {"n1": 4}, {})
     other = "JobId=6 ArrayJobId=7 ArrayTaskId=1 JobState=FAILED TimeLimit=00:10:00"
     for state, said in {
@@ -230,7 +230,7 @@ def test_what_became_of_one_task_of_an_array(scontrol: Path) -> None:
         assert asyncio.run(ours.why_it_ended()) == said
 
 
-def test_a_job_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_variables_without_slurm_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(HostError, match="does not say which nodes job 7 has"):
         Allocation.of_variables({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"})
@@ -246,7 +246,7 @@ def test_a_job_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"nodes": 2, "extra": ["--qos=x"]}, {"nodes": 2, "extra": ["--qos=x"]}),
     ],
 )
-def test_how_a_job_is_asked_for(said: object, settings: dict) -> None:
+def test_slurm_settings_are_parsed(said: object, settings: dict) -> None:
     assert read_settings(said) == settings
 
 
@@ -263,12 +263,12 @@ def test_how_a_job_is_asked_for(said: object, settings: dict) -> None:
         ["nodes=2"],
     ],
 )
-def test_what_is_no_way_to_ask_for_a_job(said: object) -> None:
+def test_malformed_slurm_settings_are_rejected(said: object) -> None:
     with pytest.raises(ValueError, match=r"slurm: .* is not understood; write slurm=True"):
         read_settings(said)
 
 
-def test_inside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_inside_detects_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert not is_inside()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -294,7 +294,7 @@ def test_inside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
         ("local:4", "IPYRANKS_CLUSTER=local:4: "),
     ],
 )
-def test_a_place_that_cannot_be_read(
+def test_malformed_place_is_rejected(
     monkeypatch: pytest.MonkeyPatch, where: str, wrong: str
 ) -> None:
     monkeypatch.setenv("IPYRANKS_CLUSTER", where)
@@ -303,7 +303,7 @@ def test_a_place_that_cannot_be_read(
     assert str(caught.value).startswith(wrong)
 
 
-def test_the_course_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_course_uses_its_own_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("IPYRANKS_CLUSTER", "IPYRANKS_PASS_ON"):  # which it sets
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("COURSE_CLUSTER", "Slurm")
@@ -318,7 +318,7 @@ def test_the_course_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(os.environ["IPYRANKS_PASS_ON"].split(",")) == {"MY_", "COURSE_"}
 
 
-def test_ranks_on_other_hosts_get_the_variables_that_are_asked_for(tmp_path: Path) -> None:
+def test_remote_ranks_get_the_requested_variables(tmp_path: Path) -> None:
     given = {"MY_KEY": "k", "COURSE_DATA": "/data", "TORCH_LOGS": "", "TMPDIR": "/tmp", "LANG": "C"}
     place = RuntimeDir(tmp_path / "cluster")
 
@@ -331,6 +331,6 @@ def test_ranks_on_other_hosts_get_the_variables_that_are_asked_for(tmp_path: Pat
     assert asked == {"TORCH_LOGS", "TMPDIR", "COURSE_DATA", "MY_KEY", "IPYRANKS_PASS_ON"}
 
 
-def test_what_is_asked_for_twice() -> None:
+def test_start_cluster_rejects_hosts_and_slurm_together() -> None:
     with pytest.raises(ValueError, match="give hosts or slurm, not both"):
         start_cluster(4, hosts="node1:4", slurm=True)

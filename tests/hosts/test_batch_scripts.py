@@ -67,7 +67,7 @@ def end_of(job: str) -> str:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_batch_script_equals_one_process(
+def test_batch_script_trains_as_one_process(
     slurm: None, folder: Path, alone: dict[str, torch.Tensor], script: str
 ) -> None:
     weights = folder / f"{script}.pt"
@@ -131,7 +131,7 @@ def test_a_job_past_its_time_limit_is_ended(bed: BedClient, slurm: None, folder:
     wait_until(gone, 60, "the ranks have ended")
 
 
-def test_an_unknown_partition_is_refused_at_once(slurm: None, folder: Path) -> None:
+def test_unknown_partition_is_rejected_at_once(slurm: None, folder: Path) -> None:
     command = ["sbatch", "--partition=nope", "scripts/ddp_mpiexec.sbatch"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False

@@ -59,7 +59,7 @@ LISTENS = {
 
 
 @pytest.mark.parametrize("host", LISTENS)
-def test_who_listens_where(bed: BedClient, kernel: Kernel, host: str) -> None:
+def test_listening_addresses_on_each_host(bed: BedClient, kernel: Kernel, host: str) -> None:
     said = bed.execute(host, [sys.executable, "-c", LISTENING])
     assert {tuple(one) for one in json.loads(said.stdout)} == LISTENS[host], said.stderr
 
@@ -114,7 +114,7 @@ def test_a_breakpoint_stops_time_on_both_hosts(kernel: Kernel, stops: int) -> No
     kernel.must("%px comm.timeout = 60")
 
 
-def test_c_code_on_another_host_is_told_with_its_line(kernel: Kernel) -> None:
+def test_c_code_on_another_host_is_reported_with_its_line(kernel: Kernel) -> None:
     cell = "import ctypes\nif rank == 2:\n    ctypes.PyDLL(None).sleep(30)\ncomm.barrier()"
     error = kernel.run(f"%%px --limit 2\n{cell}").traceback
     assert re.search(r"^2 +stuck +in C code.* cell \d+, line 4", error, re.MULTILINE), error
@@ -139,7 +139,7 @@ LOOK = [
 ]
 
 
-def test_the_stop_button(bed: BedClient, kernel: Kernel) -> None:
+def test_stop_button(bed: BedClient, kernel: Kernel) -> None:
     running = kernel.begin(
         "%%px\nif rank != 3:\n    dist.all_reduce(t)\nelse:\n    while True: pass"
     )

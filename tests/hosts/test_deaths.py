@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests import ranks
 
 
-def test_survivors_of_a_death_on_another_host_go_on(on_two_hosts: Callable) -> None:
+def test_survivors_continue_after_a_death_on_another_host(on_two_hosts: Callable) -> None:
     done = ranks.run(4, "-m", "tests.hosts.dying", limit=120, library=on_two_hosts(4))
     for rank in range(3):
         said = f"rank {rank} of 3 passed: a death on the other host"
@@ -26,7 +26,7 @@ dist.all_reduce(torch.ones(1))
 """
 
 
-def test_an_exception_on_another_host_ends_all(on_two_hosts: Callable) -> None:
+def test_exception_on_another_host_ends_all_ranks(on_two_hosts: Callable) -> None:
     """Long before the group's time-out."""
     done = ranks.run(4, "-c", RAISES, limit=90, library=on_two_hosts(4))
     assert "ValueError: on the other host" in done.output

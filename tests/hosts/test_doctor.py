@@ -20,7 +20,7 @@ def examine(root: Path, hosts: str) -> tuple[int, str]:
     return done.returncode, " ".join(done.stdout.split())
 
 
-def test_two_hosts_in_order(root: Path, bed: BedClient) -> None:
+def test_doctor_accepts_two_healthy_hosts(root: Path, bed: BedClient) -> None:
     status, said = examine(root, "h1:2,h2:2")
     assert status == 0, said
     assert "h2: ssh reached without a password; it reaches this machine at 10.77.0.1" in said
@@ -28,7 +28,7 @@ def test_two_hosts_in_order(root: Path, bed: BedClient) -> None:
     assert "OK MPI on all hosts the same" in said
 
 
-def test_a_host_that_is_not_there(root: Path, bed: BedClient) -> None:
+def test_doctor_reports_an_unreachable_host(root: Path, bed: BedClient) -> None:
     bed.cut("h3")
     try:
         status, said = examine(root, "h1:2,h3:2")

@@ -45,7 +45,7 @@ def learner(bed: BedClient, slurm: None) -> Iterator[Learner]:
         yield learner
 
 
-def test_a_learners_ranks_are_in_the_job_of_her_server(bed: BedClient, learner: Learner) -> None:
+def test_ranks_run_in_the_job_of_the_learners_server(bed: BedClient, learner: Learner) -> None:
     ((user, node),) = map(str.split, jobs("%u %B"))
     assert (user, node) != ("root", "h1")
     started = learner.run(START)

@@ -17,7 +17,7 @@ RUN_FOLDERS = ["find", "/dev/shm", "-name", f"{launch.RUN_FOLDERS}*"]
 IN_RUN_FOLDERS = [*RUN_FOLDERS[:2], "-path", f"*/{launch.RUN_FOLDERS}*/*"]
 
 
-def test_what_killed_programs_leave_goes_with_the_next(
+def test_next_program_removes_leftovers_of_killed_ones(
     root: Path, folder: Path, hostfile: Path, bed: BedClient
 ) -> None:
     shared = Path(tempfile.mkdtemp(dir=folder))

@@ -103,7 +103,7 @@ def await_nothing_left_on_h2(bed: BedClient) -> None:
 
 
 @pytest.mark.parametrize("of", ["agent", "its sshd"])
-def test_an_agent_ends(bed: BedClient, kernel: Kernel, of: str) -> None:
+def test_end_of_an_agent_is_reported(bed: BedClient, kernel: Kernel, of: str) -> None:
     """While no cell runs; the next one says so."""
     ((agent, _),) = ((p, w) for p, w in bed.processes("h2").items() if "ipyranks.agent" in w)
     bed.kill(agent if of == "agent" else bed.parent(agent))
@@ -112,7 +112,7 @@ def test_an_agent_ends(bed: BedClient, kernel: Kernel, of: str) -> None:
     assert_restarts_on_h1(kernel)
 
 
-def test_a_host_that_stood_still(bed: BedClient, kernel: Kernel) -> None:
+def test_paused_remote_host_loses_its_ranks(bed: BedClient, kernel: Kernel) -> None:
     """Its agent could not see its lease end. So do machines that sleep, or are moved."""
     still = [*bed.processes("h2")]  # ranks, agent, MPI's daemon, and sshd between them and us
     assert len(still) > 4, bed.processes("h2")
@@ -128,7 +128,7 @@ def test_a_host_that_stood_still(bed: BedClient, kernel: Kernel) -> None:
     kernel.must("%%px\nassert comm.allreduce(1) == 2")
 
 
-def test_this_host_stood_still(bed: BedClient, kernel: Kernel) -> None:
+def test_paused_local_host_loses_remote_ranks(bed: BedClient, kernel: Kernel) -> None:
     """The agent on the other host had to end its ranks; nobody looks for another reason."""
     running = kernel.begin("%%px\nwhile True:\n    dist.barrier()")
     (keeper,) = (pid for pid, words in bed.processes("h1").items() if "ipyranks.keeper" in words)

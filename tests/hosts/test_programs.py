@@ -65,7 +65,7 @@ def test_training_on_two_hosts_equals_one_process(
     assert min(sent, received) > gradients
 
 
-def test_ranks_that_found_different_data_are_told(root: Path, folder: Path, hostfile: Path) -> None:
+def test_ranks_with_different_data_are_reported(root: Path, folder: Path, hostfile: Path) -> None:
     """The variable that names the data's folder is not passed on to the other host."""
     raw = folder / "data" / "MNIST" / "raw"
     raw.mkdir(parents=True)
@@ -83,7 +83,7 @@ def test_ranks_that_found_different_data_are_told(root: Path, folder: Path, host
     assert "-x COURSE_DATA" in ended.stderr
 
 
-def test_the_ranks_of_a_script_are_on_both_hosts(root: Path, hostfile: Path) -> None:
+def test_script_ranks_run_on_both_hosts(root: Path, hostfile: Path) -> None:
     program = (
         "import json, socket, torch_mpi4py as mpi;"
         "names = mpi.world().gather(socket.gethostname());"

@@ -57,7 +57,7 @@ def links(bed: BedClient) -> Iterator[BedClient]:
     bed.delay("h1", "h2", None)
 
 
-def test_at_a_limited_rate(root: Path, hostfile: Path, links: BedClient) -> None:
+def test_link_with_limited_bandwidth(root: Path, hostfile: Path, links: BedClient) -> None:
     found = measured(root, hostfile, "rates", *RATES)
     for rate, one in zip(RATES, found, strict=True):
         expected = predicted(GRADIENT_BYTES, 0, rate * 1e6 / 8)
@@ -69,7 +69,7 @@ def test_at_a_limited_rate(root: Path, hostfile: Path, links: BedClient) -> None
             assert 1 <= bytes_ / GRADIENT_BYTES <= HEADERS * 1.05, (rate, one)
 
 
-def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> None:
+def test_link_with_added_latency(root: Path, hostfile: Path, links: BedClient) -> None:
     """The comparison of calls is one small all-reduce more, without it there is none.
 
     Larger messages take longer than the model says: more than ten frames, some 14 kB, are too much

@@ -55,7 +55,7 @@ def kernel(bed: BedClient, slurm: None) -> Iterator[Kernel]:
     await_no_jobs(bed)
 
 
-def test_a_job_of_its_own(bed: BedClient, kernel: Kernel) -> None:
+def test_cluster_in_its_own_job(bed: BedClient, kernel: Kernel) -> None:
     rows = kernel.start_cluster(4, JOB).splitlines()[-4:]
     assert [row.split()[-1] for row in rows] == ["h2", "h2", "h3", "h3"]
     assert len(jobs()) == 1
@@ -76,7 +76,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("asked", "end", "said"), ENDS, ids=["cancelled", "limit"])
-def test_the_end_of_a_job_is_told(
+def test_end_of_a_job_is_reported(
     bed: BedClient, kernel: Kernel, asked: str, end: str, said: str
 ) -> None:
     rows = kernel.start_cluster(4, asked).splitlines()[-4:]
@@ -88,7 +88,7 @@ def test_the_end_of_a_job_is_told(
     await_no_jobs(bed)
 
 
-def test_a_job_that_waits_says_why_and_can_be_stopped(bed: BedClient, kernel: Kernel) -> None:
+def test_pending_job_shows_its_reason_and_can_be_stopped(bed: BedClient, kernel: Kernel) -> None:
     others = ["salloc", "--nodes=2", "--exclusive", "sh", "-c", "echo has it; exec cat"]
     pipe = subprocess.PIPE
     with subprocess.Popen(others, stdin=pipe, stdout=pipe) as holder:
@@ -155,7 +155,7 @@ def test_inside_a_job_its_nodes_are_used(bed: BedClient, slurm: None) -> None:
     ],
     ids=["this host alone", "one task", "a step"],
 )
-def test_inside_a_job_that_does_not_fit(
+def test_start_inside_a_job_rejects_what_does_not_fit(
     bed: BedClient, slurm: None, asked: str, where: str, said: str
 ) -> None:
     command = ["salloc", *asked.split(), sys.executable, "-c", INSIDE]
@@ -168,14 +168,14 @@ def test_inside_a_job_that_does_not_fit(
     await_no_jobs(bed)
 
 
-def test_the_job_of_lesson_13(bed: BedClient, slurm: None) -> None:
+def test_job_of_lesson_13(bed: BedClient, slurm: None) -> None:
     written = run_job("scripts/ddp_srun.sbatch", ["--steps", "2"], START_WITHIN_S)
     assert '"ranks": 2' in written
     assert "had not ended after 1 s (" in run_job("scripts/ddp_srun.sbatch", ["--epochs", "99"], 1)
     await_no_jobs(bed)
 
 
-def test_a_whole_workshop_is_sent_there_by_a_variable(bed: BedClient, slurm: None) -> None:
+def test_environment_variable_sends_all_clusters_to_slurm(bed: BedClient, slurm: None) -> None:
     where = "slurm:nodes=2"
     command = [sys.executable, "-c", INSIDE]
     done = subprocess.run(

@@ -87,7 +87,9 @@ def connections(bed: BedClient) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_a_contrary_configuration(bed: BedClient, kernel: Kernel, folder: Path) -> None:
+def test_start_overrides_a_hostile_ssh_configuration(
+    bed: BedClient, kernel: Kernel, folder: Path
+) -> None:
     assert "4 ranks ready" in kernel.banner
     out = kernel.must("%%px\nimport socket\nsocket.gethostname(), comm.allreduce(1)").text()
     assert out == "".join(f"rank {r} = ('h{1 + r // 2}', 4)\n" for r in range(4))

@@ -37,7 +37,7 @@ def read(root: Path, state: Path, where: str) -> subprocess.CompletedProcess[str
         ("slurm", "batchspawner.SlurmSpawner", "http://0.0.0.0:8081"),
     ],
 )
-def test_each_person_has_limits(
+def test_each_user_has_limits(
     root: Path, tmp_path: Path, where: str, spawner: str, hub_listens: str
 ) -> None:
     answer = read(root, tmp_path, where)
@@ -51,7 +51,7 @@ def test_each_person_has_limits(
     assert all(Path(word).is_file() for word in shlex.split(" ".join(config["Spawner"]["cmd"])))
 
 
-def test_an_unknown_place_is_one_sentence(root: Path, tmp_path: Path) -> None:
+def test_unknown_place_error_is_one_sentence(root: Path, tmp_path: Path) -> None:
     answer = read(root, tmp_path, "moon")
     assert answer.returncode == 1
     assert "it may be 'systemd' or 'slurm'" in answer.stderr

@@ -61,13 +61,13 @@ def run_cells(learner: Learner, cells: list[dict]) -> None:
         assert ran.ok != fails_on_purpose, f"{learner.name}: {source}\n{ran.text}"
 
 
-def test_each_has_four_ranks_of_their_own(learners: list[Learner]) -> None:
+def test_each_learner_has_four_separate_ranks(learners: list[Learner]) -> None:
     pids = [learner.ranks() for learner in learners]
     assert [len(ranks) for ranks in pids] == [4, 4, 4]
     assert len(set().union(*pids)) == 12
 
 
-def test_a_hang_and_a_death_disturb_nobody(learners: list[Learner]) -> None:
+def test_hang_and_death_do_not_affect_other_learners(learners: list[Learner]) -> None:
     ada, ben, cyd = learners
     hers = ada.ranks()
 
@@ -97,7 +97,7 @@ def test_a_hang_and_a_death_disturb_nobody(learners: list[Learner]) -> None:
     assert ada.ranks() == hers
 
 
-def test_work_and_progress_are_kept_apart(learners: list[Learner]) -> None:
+def test_work_and_progress_are_separate(learners: list[Learner]) -> None:
     ada, ben, _ = learners
     right = "def my_share(samples, rank, world_size):\n    return range(rank, samples, world_size)"
     assert ada.run(right).ok
@@ -109,7 +109,7 @@ def test_work_and_progress_are_kept_apart(learners: list[Learner]) -> None:
     assert ben.get("contents", headers=ada.headers).status_code == 403
 
 
-def test_the_teacher_sees_who_is_stuck(hub: Hub, learners: list[Learner]) -> None:
+def test_teacher_sees_stuck_learners(hub: Hub, learners: list[Learner]) -> None:
     """Without a service: from the learners' homes."""
     _, ben, cyd = learners
     ids = ["00.neighbours", "00.my_share"]
@@ -134,7 +134,7 @@ def test_the_teacher_sees_who_is_stuck(hub: Hub, learners: list[Learner]) -> Non
     wait_until(lambda: rows()["ben"].running is None, 60, "the end of ben's hang")
 
 
-def test_whoever_leaves_takes_their_cluster_along(learners: list[Learner]) -> None:
+def test_stopped_server_takes_its_cluster_along(learners: list[Learner]) -> None:
     ada, ben, _ = learners
     his, hers = ben.ranks(), ada.ranks()
     ben.stop()

@@ -75,7 +75,7 @@ def execute(python: Path, path: Path, *options: str) -> list[nbformat.NotebookNo
     return nbformat.read(path, as_version=4).cells
 
 
-def test_lesson_00_runs_outside_of_the_checkout(
+def test_lesson_00_runs_outside_the_checkout(
     root: Path, wheels: dict[str, Path], tmp_path: Path
 ) -> None:
     python = python_with([*wheels.values()], tmp_path / "venv")
@@ -150,7 +150,7 @@ def test_the_doctor_says_how_to_install_without_a_checkout(
 
 
 @pytest.mark.parametrize("lesson", [number(path) for path in notebooks()])
-def test_a_lesson_from_the_wheels(
+def test_lesson_runs_from_the_wheels(
     root: Path, installed: tuple[Path, Path], tmp_path: Path, lesson: str
 ) -> None:
     """All of it: its checks, programs and figures, in a learner's folder. CI runs some."""

@@ -41,7 +41,7 @@ def table(root: Path) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_table_has_a_row_for_each(root: Path) -> None:
+def test_table_has_a_row_for_each_mpi(root: Path) -> None:
     head, _, *rows = table(root)
     assert head == list(HEAD)
     assert [row[1] for row in rows] == [mpi.installed for mpi in MPIS.values()]
@@ -49,7 +49,9 @@ def test_the_table_has_a_row_for_each(root: Path) -> None:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mpi", MPIS)
-def test_the_table_says_what_it_can_do(pytestconfig: pytest.Config, root: Path, mpi: str) -> None:
+def test_table_states_the_abilities_of_each_mpi(
+    pytestconfig: pytest.Config, root: Path, mpi: str
+) -> None:
     library = library_of(pytestconfig, mpi)
     ended = ranks.run(2, "-m", "tests.sites.abilities", limit=150, library=library)
     said = dict(line.split(": ", 1) for line in ended.output.splitlines() if ": " in line)

@@ -33,13 +33,13 @@ def used(site: ranks.Library, monkeypatch: pytest.MonkeyPatch) -> ranks.Library:
     return site
 
 
-def test_the_mpiexec_is_the_librarys(used: ranks.Library) -> None:
+def test_mpiexec_belongs_to_the_library(used: ranks.Library) -> None:
     assert launch.find_mpiexec() == Path(f"/usr/bin/mpiexec.{used.name}")
     assert launch.family() == used.name
     assert not launch.frees_ranks()
 
 
-def test_the_wheel_is_used_where_nothing_is_said(site: ranks.Library) -> None:
+def test_open_mpi_wheel_is_the_default(site: ranks.Library) -> None:
     """An installed MPI alone changes nothing, though its mpiexec is on PATH."""
     assert shutil.which("mpiexec", path="/usr/bin")
     program = "from torch_mpi4py import MPI; print(MPI.Get_library_version()[:14], flush=True)"
@@ -49,7 +49,7 @@ def test_the_wheel_is_used_where_nothing_is_said(site: ranks.Library) -> None:
     assert launch.frees_ranks()
 
 
-def test_a_script_trains(site: ranks.Library, used: ranks.Library) -> None:
+def test_script_trains(site: ranks.Library, used: ranks.Library) -> None:
     ended = ranks.run(4, "scripts/sync_sgd.py", "--steps", "12", limit=120, library=site)
     assert ended.returncode == 0, ended.output
     assert not ended.left_behind
@@ -57,7 +57,7 @@ def test_a_script_trains(site: ranks.Library, used: ranks.Library) -> None:
     assert (result["ranks"], result["steps"]) == (4, 12)
 
 
-def test_the_doctor_says_which_it_is(used: ranks.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_library(used: ranks.Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "_JOB_SECONDS", 60)
     monkeypatch.setattr(mpi, "_VERSION_SECONDS", 60)
     found = mpi.job(2)
@@ -72,7 +72,7 @@ def test_the_doctor_says_which_it_is(used: ranks.Library, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("site", ["openmpi"], indirect=True)  # Debian's MPICH leaves none
-def test_segments_of_killed_programs_go(site: ranks.Library, tmp_path: Path) -> None:
+def test_segments_of_killed_programs_are_removed(site: ranks.Library, tmp_path: Path) -> None:
     assert_segments_of_a_killed_run_go(site, tmp_path)
 
 
