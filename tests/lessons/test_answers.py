@@ -71,7 +71,7 @@ def test_no_other_cell_defines_an_exercise_s_function(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", all_exercises())
-def test_no_other_cell_needs_what_a_solution_defines(id: str) -> None:
+def test_no_other_cell_uses_names_from_a_solution(id: str) -> None:
     """So a lesson runs the same without its solutions, but for what the checks say."""
     cell = exercise_cell(id)
     with_it, without = (
@@ -84,7 +84,7 @@ def test_no_other_cell_needs_what_a_solution_defines(id: str) -> None:
         assert asks or not solved & names_needed(code), code
 
 
-def test_a_learner_s_function_is_asked_for_where_it_is() -> None:
+def test_yours_or_solution_runs_where_the_function_is() -> None:
     """Else `yours_or_solution` would find none, and take the solution without need."""
     found = {}
     for source in sources():
@@ -96,7 +96,7 @@ def test_a_learner_s_function_is_asked_for_where_it_is() -> None:
     assert {"10.order", "10b.row_linear"} <= found.keys()
 
 
-def test_no_lesson_takes_an_answer_from_its_judge() -> None:
+def test_no_lesson_imports_expected_answers() -> None:
     for source in sources():
         assert not re.search(r"import .*\bexpected\b", source.read_text()), source.name
 
@@ -146,5 +146,5 @@ def names_given(block: list[ast.stmt]) -> set[str]:
     return found
 
 
-def test_every_exercise_has_two_right_answers_in_other_styles() -> None:
+def test_every_exercise_has_two_alternative_right_answers() -> None:
     assert [id for id in all_exercises() if len(RIGHT_ANSWERS.get(id, ())) < 2] == []

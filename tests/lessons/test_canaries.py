@@ -81,7 +81,7 @@ def test_canaries_make_the_run_fail(run: Run) -> None:
 
 @pytest.mark.timeout(600)  # the first one waits for the run
 @pytest.mark.parametrize("name", CELLS)
-def test_each_cell_has_the_outcome_it_has_to_have(run: Run, name: str) -> None:
+def test_each_canary_cell_has_its_expected_outcome(run: Run, name: str) -> None:
     outcome = run.cells[list(CELLS).index(name)]
     expected = CELLS[name][3]
     if expected is None:

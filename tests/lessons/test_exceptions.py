@@ -91,7 +91,7 @@ def test_an_exception_is_shown_first(cluster, id: str, where: str) -> None:
     ("id", "inner"),
     [("06.bucketed_sync", "hook"), ("06.bucketed_sync", "finish"), ("13b.distributed", "step")],
 )
-def test_an_exception_in_what_it_returns_is_shown_with_its_line(
+def test_exception_in_a_returned_function_is_shown_with_its_line(
     cluster, id: str, inner: str
 ) -> None:
     tree = ast.parse(unmarked(exercise_cell(id)).removeprefix("%%px\n"))

@@ -92,12 +92,12 @@ def test_terms_of_a_lesson_are_in_the_glossary(source: Path) -> None:
     )
 
 
-def test_a_term_that_the_glossary_lacks_is_found() -> None:
+def test_missing_glossary_term_is_found() -> None:
     text = "A *quorum* of ranks, also **a majority**, has an *all-reduce* of its *own kind of sum*."
     assert missing(text) == {"quorum", "a majority"}
 
 
-def test_entries_are_in_order_short_and_named_once() -> None:
+def test_entries_are_sorted_short_and_unique() -> None:
     terms = [entry["term"] for entry in entries()]
     assert terms == sorted(terms, key=str.casefold)
     assert len({plain(term) for term in terms}) == len(terms)

@@ -118,7 +118,7 @@ def text_for(name: str, id: str, room: Path) -> mistakes.Text | None:
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_mistake_that_a_judge_names_has_a_text_and_its_fields(room: Path) -> None:
+def test_each_named_mistake_has_a_text_with_its_fields(room: Path) -> None:
     wrong = []
     for id, names in reached(room).items():
         for call in calls(room):
@@ -134,14 +134,14 @@ def test_a_mistake_that_a_judge_names_has_a_text_and_its_fields(room: Path) -> N
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_each_judge_is_reached_by_a_check(room: Path) -> None:
+def test_each_judge_is_used_by_a_check(room: Path) -> None:
     """Or the test above would look past it."""
     names = set().union(*reached(room).values())
     assert [call.where for call in calls(room) if call.owner not in names] == []
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_text_is_told_by_a_judge_that_gives_its_fields(room: Path) -> None:
+def test_each_text_is_used_by_a_judge_with_its_fields(room: Path) -> None:
     named, known = calls(room), words(room) + words(TEACHING)
     problems = []
     for (_, name), text in mistakes.read(room / "mistakes.md").texts.items():
@@ -157,7 +157,7 @@ def test_a_text_is_told_by_a_judge_that_gives_its_fields(room: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_mistake_that_an_answer_makes_has_a_text(room: Path) -> None:
+def test_each_mistake_in_the_answers_has_a_text(room: Path) -> None:
     """It may be in a table, where the test of the judges does not see it."""
     found = mistakes.read(room / "mistakes.md")
     missing = []
@@ -168,7 +168,7 @@ def test_a_mistake_that_an_answer_makes_has_a_text(room: Path) -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_a_text_of_all_lessons_is_told_by_a_judge_that_gives_its_fields() -> None:
+def test_each_shared_text_is_used_by_a_judge_with_its_fields() -> None:
     named = {call.name: call for call in calls(TEACHING)}
     for name, text in SHARED_TEXTS.items():
         assert name in named, f"judges/mistakes.md:{text.line}: no judge names {name!r}"
@@ -177,14 +177,14 @@ def test_a_text_of_all_lessons_is_told_by_a_judge_that_gives_its_fields() -> Non
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_texts_are_in_mistakes_md_alone(room: Path) -> None:
+def test_texts_are_only_in_mistakes_md(room: Path) -> None:
     assert [call.where for call in calls(room) if call.told] == []
     own = {name for _, name in mistakes.read(room / "mistakes.md").texts}
     assert own & SHARED_TEXTS.keys() == set(), "a text is in two places"
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_lesson_s_page_names_its_exercises_alone(room: Path) -> None:
+def test_mistakes_page_names_only_its_lessons_exercises(room: Path) -> None:
     found = mistakes.read(room / "mistakes.md")
     named = {id for id, _ in found.texts} | set(found.wrong) | set(found.right)
     lesson = room.name.removeprefix("lesson_")
@@ -199,7 +199,7 @@ def translations() -> list[Path]:
     ]
 
 
-def test_translations_fit_their_pages(monkeypatch) -> None:
+def test_translations_match_their_pages(monkeypatch) -> None:
     for path in translations():
         monkeypatch.setenv("COURSE_LANGUAGE", path.suffixes[0].removeprefix("."))
         assert mistakes.translation(path.with_name("mistakes.md")) is not None

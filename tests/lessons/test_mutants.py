@@ -127,7 +127,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("id", NOTED)
-def test_what_is_noted_as_equivalent_is_a_change_that_is_made(id: str) -> None:
+def test_noted_equivalent_changes_are_generated(id: str) -> None:
     made = {mutant.change for mutant in mutants_of(find(id))}
     assert [change for change in NOTED[id] if change not in made] == []
 

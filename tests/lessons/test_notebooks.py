@@ -54,7 +54,7 @@ def test_there_are_lessons_with_exercises() -> None:
 
 
 @each_lesson
-def test_the_source_keeps_the_rules(source: Path) -> None:
+def test_source_follows_the_rules(source: Path) -> None:
     assert [str(problem) for problem in lint(source) if not problem.warning] == []
 
 
@@ -69,7 +69,7 @@ def test_source_and_notebook_are_in_step(source: Path) -> None:
 
 
 @each_lesson
-def test_the_stored_outputs_hide_no_failure(source: Path) -> None:
+def test_stored_outputs_contain_no_failure(source: Path) -> None:
     notebook = nbformat.read(target(source), as_version=4)
     assert problems(notebook) == []
     said = checks(notebook)

@@ -11,7 +11,7 @@ from rank_by_rank.lesson_00.figures import labelled_images
 PICTURES = np.eye(8).reshape(1, 1, 8, 8).repeat(3, axis=0)
 
 
-def test_every_image_stands_below_its_label() -> None:
+def test_each_image_is_below_its_label() -> None:
     figure = labelled_images(PICTURES, [0, 5, 9])
     drawn = ElementTree.fromstring(figure.svg).iter()
     assert sum(element.tag.endswith("image") for element in drawn) == 3
@@ -19,6 +19,6 @@ def test_every_image_stands_below_its_label() -> None:
     assert figure.svg == labelled_images(PICTURES, [0, 5, 9]).svg
 
 
-def test_each_image_needs_a_label() -> None:
+def test_labelled_images_rejects_missing_labels() -> None:
     with pytest.raises(ValueError, match="3 images with 2 labels"):
         labelled_images(PICTURES, [0, 5])

@@ -19,7 +19,7 @@ def run_once() -> tuple[torch.Tensor, History]:
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach(), history
 
 
-def test_training_learns_the_digits_and_repeats_exactly() -> None:
+def test_training_learns_digits_and_is_deterministic() -> None:
     weights, history = run_once()
     assert history.loss[-1] < history.loss[0] / 3
     # A linear classifier reaches about 0.95 here; four epochs of the MLP must come near it.
@@ -30,7 +30,7 @@ def test_training_learns_the_digits_and_repeats_exactly() -> None:
     assert torch.equal(weights, again)
 
 
-def test_a_bar_grows_for_a_person_and_for_nobody_else(monkeypatch, capsys) -> None:
+def test_progress_bar_is_shown_only_interactively(monkeypatch, capsys) -> None:
     run_once()
     assert capsys.readouterr() == ("", "")
     for watched in ("", "0", None):

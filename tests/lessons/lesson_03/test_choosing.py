@@ -8,7 +8,7 @@ from rank_by_rank.lesson_03.choosing import cheapest, crossover_bytes
 from course_lib.teaching.cost import Link, cost
 
 
-def test_crossover_is_where_both_take_as_long():
+def test_both_algorithms_take_equal_time_at_the_crossover():
     link = Link(50e-6, 1e9)
     size = crossover_bytes("recursive doubling", "Rabenseifner", 16, link)
     times = [cost(n, 16, size).seconds(link) for n in ("recursive doubling", "Rabenseifner")]

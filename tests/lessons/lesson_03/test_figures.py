@@ -13,7 +13,7 @@ from course_lib.parallel.all_reduces import ALGORITHMS
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_in_the_end_every_chunk_holds_all_ranks(name, p):
+def test_last_step_combines_all_ranks_in_every_chunk(name, p):
     steps = [ALGORITHMS[name].schedule(rank, p, p) for rank in range(p)]
     states = figures._follow(list(zip(*steps, strict=True)), p)
     assert states[0][0] == [[{rank}] * p for rank in range(p)]
@@ -25,13 +25,13 @@ def test_in_the_end_every_chunk_holds_all_ranks(name, p):
     assert len(re.findall(r"Step \d+:", figure.alt)) == len(states) - 1
 
 
-def test_the_ring_in_words():
+def test_ring_has_alternative_text():
     alt = figures.all_reduce_steps("ring").alt
     assert "Step 1: rank 0 adds chunk 3 of rank 3, rank 1 adds chunk 0 of rank 0" in alt
     assert "Step 4: rank 0 copies chunk 0 of rank 3" in alt
 
 
 @pytest.mark.parametrize(("name", "p"), [("star", 4), ("ring", 1), ("ring", 5)])
-def test_what_cannot_be_drawn(name, p):
+def test_all_reduce_steps_rejects_bad_arguments(name, p):
     with pytest.raises(ValueError, match=r"must be|has 2 to 4"):
         figures.all_reduce_steps(name, p)

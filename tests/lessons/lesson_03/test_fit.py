@@ -42,7 +42,7 @@ def test_two_algorithms_give_gamma_too():
     assert fit.link().reduce_rate == pytest.approx(5e9, rel=1e-6)
 
 
-def test_algorithms_that_send_two_bytes_for_each_reduced_cannot_give_gamma():
+def test_fit_rejects_algorithms_that_cannot_determine_gamma():
     with pytest.raises(ValueError, match="recursive doubling"):
         fit_linear(*columns_of("naive", "tree", "ring", "Rabenseifner"))
 
@@ -53,7 +53,7 @@ def noisy(random, deviation=0.05):
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_intervals_cover_the_truth_as_often_as_they_say(confidence):
+def test_intervals_have_the_stated_coverage(confidence):
     random = np.random.default_rng(20)
     trials = 600
     inside = np.zeros(2)
@@ -87,7 +87,7 @@ def test_small_messages_count_as_much_as_large_ones():
         assert fit_link(SIZES, noisy(random))["alpha"] == pytest.approx(ALPHA, rel=0.15)
 
 
-def test_a_parameter_below_zero_counts_as_zero_in_the_link():
+def test_negative_parameter_becomes_zero_in_the_link():
     fit = fit_link([1000, 2000, 4000], [0.9e-3, 2e-3, 4.2e-3])
     assert fit["alpha"] < 0
     assert fit.link().latency == 0
@@ -109,19 +109,19 @@ def test_a_parameter_below_zero_counts_as_zero_in_the_link():
         ([[8, 16, 32]], [[1e-6, 2e-6, 3e-6]], "one number a point"),
     ],
 )
-def test_bad_points_give_one_clear_error(sizes, seconds, says):
+def test_fit_rejects_bad_points(sizes, seconds, says):
     with pytest.raises(ValueError, match=says):
         fit_link(sizes, seconds)
 
 
-def test_a_parameter_that_was_not_fitted_is_named():
+def test_error_names_a_parameter_that_was_not_fitted():
     fit = fit_link(SIZES, [1e-6 + 1e-9 * size for size in SIZES])
     for ask in (fit.__getitem__, fit.interval):
         with pytest.raises(KeyError, match="'gamma' was not fitted, only alpha, beta"):
             ask("gamma")
 
 
-def test_bad_confidence_and_no_columns():
+def test_fit_rejects_bad_confidence_and_no_columns():
     with pytest.raises(ValueError, match="confidence"):
         fit_link(SIZES, SIZES, confidence=95)
     with pytest.raises(ValueError, match="no parameter"):

@@ -36,7 +36,7 @@ def ring_pass(comm, array):
 
 
 @pytest.mark.parametrize("p", [1, 2, 5, 64])
-def test_everyone_gets_what_its_neighbour_sent_in_one_step(p):
+def test_ring_pass_takes_one_step(p):
     seen = rehearse(ring_pass, [(np.array([rank, 7]),) for rank in range(p)])
     assert [result.tolist() for result in seen.results] == [[(r - 1) % p, 7] for r in range(p)]
     assert seen.errors == [None] * p
@@ -45,7 +45,7 @@ def test_everyone_gets_what_its_neighbour_sent_in_one_step(p):
     assert sorted((m.source, m.dest) for m in seen.messages) == [(r, (r + 1) % p) for r in range(p)]
 
 
-def test_steps_are_the_longest_chain_and_a_rank_receives_one_at_a_time():
+def test_steps_are_the_longest_chain_of_messages():
     def to_root(comm, array):
         if comm.rank:
             comm.Send(array, dest=0)
@@ -65,7 +65,7 @@ def test_steps_are_the_longest_chain_and_a_rank_receives_one_at_a_time():
     assert rehearse(all_posted_at_once, [(np.zeros(1),) for _ in range(6)]).steps == 5
 
 
-def test_all_sending_first_is_a_deadlock_even_with_one_number():
+def test_all_ranks_sending_first_deadlock():
     def send_first(comm, array):
         comm.Send(array, dest=(comm.rank + 1) % comm.size)
         comm.Recv(array, source=(comm.rank - 1) % comm.size)
@@ -79,7 +79,7 @@ def test_all_sending_first_is_a_deadlock_even_with_one_number():
     )
 
 
-def test_an_error_of_one_rank_leaves_the_others_stuck_and_ends():
+def test_rehearsal_ends_after_an_error_on_one_rank():
     def fails(comm, array):
         if comm.rank == 1:
             raise KeyError("mine")
@@ -89,7 +89,7 @@ def test_an_error_of_one_rank_leaves_the_others_stuck_and_ends():
     assert [type(error) for error in seen.errors] == [StuckError, KeyError, StuckError]
 
 
-def test_messages_of_one_pair_keep_their_order_and_tags_choose():
+def test_messages_keep_their_order_and_match_by_tag():
     def talk(comm, _):
         if comm.rank == 0:
             for tag, word in ((1, "one"), (2, "two"), (1, "three")):
@@ -100,7 +100,7 @@ def test_messages_of_one_pair_keep_their_order_and_tags_choose():
     assert rehearse(talk, [(0,), (0,)]).results[1] == ["two", "one", "three"]
 
 
-def test_what_changes_on_its_way_is_noticed():
+def test_changed_send_buffer_is_recorded():
     def changes(comm, array):
         request = comm.Isend(array, dest=1 - comm.rank)
         array += 1
@@ -124,7 +124,7 @@ def test_what_changes_on_its_way_is_noticed():
     assert not any(m.changed for m in rehearse(waits, [(np.zeros(2),), (np.zeros(2),)]).messages)
 
 
-def test_sending_what_may_not_have_arrived_is_noticed():
+def test_sending_an_unfinished_receive_buffer_is_recorded():
     def passes_on(comm, array, waits):
         receive = comm.Irecv(array, source=1 - comm.rank)
         sends = [comm.Isend(np.zeros(2), dest=1 - comm.rank)]
@@ -140,7 +140,7 @@ def test_sending_what_may_not_have_arrived_is_noticed():
         assert [m.not_yet_there for m in seen.messages] == [False, False, not waits, not waits]
 
 
-def test_all_requests_are_waited_for_and_a_swap_needs_one_buffer():
+def test_waitall_completes_requests_and_swap_uses_one_buffer():
     from mpi4py import MPI
 
     def swaps(comm, array):
@@ -158,7 +158,7 @@ def test_all_requests_are_waited_for_and_a_swap_needs_one_buffer():
     assert MPI.Request is original
 
 
-def test_a_request_nobody_waits_for_and_a_message_nobody_receives():
+def test_unwaited_and_unreceived_messages_are_recorded():
     def forgetful(comm, array):
         if comm.rank == 0:
             comm.Isend(array, dest=1)
@@ -181,12 +181,12 @@ def test_a_request_nobody_waits_for_and_a_message_nobody_receives():
         (lambda comm, a: comm.Send(3.0, dest=0), TypeError, "array"),
     ],
 )
-def test_what_cannot_be_done_is_said(call, error, words):
+def test_unsupported_calls_raise_clear_errors(call, error, words):
     seen = rehearse(call, [(np.zeros(4),), (np.zeros(4),)])
     assert all(type(found) is error and words in str(found) for found in seen.errors)
 
 
-def test_too_little_room_is_an_error_at_the_receiver():
+def test_small_receive_buffer_is_an_error_at_the_receiver():
     def talk(comm, array):
         if comm.rank == 0:
             comm.Send(array, dest=1)
@@ -198,7 +198,7 @@ def test_too_little_room_is_an_error_at_the_receiver():
     assert "truncated" in str(errors[1])
 
 
-def test_the_stop_button_strikes_the_line_of_a_rank_that_computes_for_ever(press_stop):
+def test_stop_button_interrupts_an_endlessly_computing_rank(press_stop):
     ended = []
 
     def for_ever(comm, array):
@@ -220,7 +220,7 @@ def test_the_stop_button_strikes_the_line_of_a_rank_that_computes_for_ever(press
     assert ended == [0] * 50, "whoever waits is ended as well"
 
 
-def test_whoever_never_stops_sending_is_stopped():
+def test_rank_that_sends_endlessly_is_stopped():
     def for_ever(comm, array):
         while True:
             ring_pass(comm, array)
@@ -230,7 +230,7 @@ def test_whoever_never_stops_sending_is_stopped():
 
 
 @pytest.mark.parametrize("waits_for", [0, 1], ids=["a deadlock", "too many calls"])
-def test_whoever_catches_everything_is_stopped_too(waits_for):
+def test_rank_that_catches_every_exception_is_stopped(waits_for):
     def stubborn(comm, array):
         dest, source = waits_for ^ comm.rank, 1 - comm.rank
         while True:
@@ -241,20 +241,20 @@ def test_whoever_catches_everything_is_stopped_too(waits_for):
     assert all(isinstance(error, (RuntimeError, StuckError)) for error in seen.errors)
 
 
-def test_a_rank_that_exits_is_an_error_of_its_own():
+def test_exit_of_a_rank_is_an_error():
     def leaves(comm, array):
         raise SystemExit(3)
 
     assert [type(e) for e in rehearse(leaves, [(0,), (0,)]).errors] == [SystemExit] * 2
 
 
-def test_what_ranks_print_goes_where_the_cell_prints():
+def test_ranks_inherit_the_cells_context():
     cell = contextvars.ContextVar("cell")
     cell.set(7)
     assert rehearse(lambda comm: cell.get(), [(), ()]).results == [7, 7]
 
 
-def test_no_array_holds_the_right_numbers_by_luck() -> None:
+def test_empty_arrays_are_filled_with_a_marker() -> None:
     """Memory that is given back is handed out again, with an earlier call's result in it."""
     results = rehearse(lambda comm: (np.empty(3), np.empty_like([1, 2, 3])), [()] * 2).results
     assert [[set(array.tolist()) for array in pair] for pair in results] == [[{113}, {113}]] * 2
@@ -274,7 +274,7 @@ def noting(comm) -> list[int]:
     return note(comm.rank)
 
 
-def test_each_rank_has_globals_of_its_own_and_keeps_them() -> None:
+def test_each_rank_has_its_own_persistent_globals() -> None:
     functions = OnRanks(noting)
     assert rehearse(functions, [()] * 2).results == [[0], [1]]
     assert rehearse(functions, [()] * 3).results == [[0, 0], [1, 1], [2]]

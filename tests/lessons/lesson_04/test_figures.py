@@ -36,7 +36,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("name", drawn())
-def test_text_is_on_the_paper_and_the_picture_has_words(name):
+def test_text_is_inside_the_figure_and_alt_text_exists(name):
     figure = drawn()[name]
     assert len(figure.alt) > 40
     assert figure.svg == drawn()[name].svg, "two drawings of the same differ"
@@ -58,7 +58,7 @@ def boxes(figure):
     return [(float(r.get("x")), float(r.get("y"))) for r in rectangles if r.get("height") == "48.0"]
 
 
-def test_a_graph_shows_every_node_once_and_none_covers_another():
+def test_graph_shows_every_node_once_without_overlap():
     figure = drawn()["graph"]
     places = boxes(figure)
     assert len(places) == len(set(places)) == 6
@@ -69,19 +69,19 @@ def test_a_graph_shows_every_node_once_and_none_covers_another():
     assert said == {"w": "7", "x1": "3", "u1": "1", "x2": "3", "u2": "1", "L": "1."}
 
 
-def test_inputs_stand_to_the_left_of_what_needs_them():
+def test_inputs_are_left_of_their_consumers():
     figure = drawn()["graph"]
     columns = sorted(x for x, _ in boxes(figure))
     assert columns[0] == columns[1] == columns[2] < columns[3] == columns[4] < columns[5]
 
 
-def test_a_box_is_framed_in_the_colour_of_its_rank():
+def test_boxes_have_the_colour_of_their_rank():
     shapes = ElementTree.fromstring(drawn()["graph"].svg).findall(f"{SVG}rect")
     frames = [r.get("stroke") for r in shapes if r.get("height") == "48.0"]
     assert frames.count(rank_colour(0)) == frames.count(rank_colour(1)) == 1
 
 
-def test_shards_are_as_wide_as_they_have_samples():
+def test_shard_width_is_proportional_to_its_samples():
     root = ElementTree.fromstring(drawn()["shards"].svg)
     wide = {
         r.get("fill"): float(r.get("width"))
@@ -106,6 +106,6 @@ def test_shards_are_as_wide_as_they_have_samples():
         (lambda: figures.split_gradient([3, 0]), "at least one sample"),
     ],
 )
-def test_a_bad_argument_is_named(call, words):
+def test_bad_arguments_are_rejected(call, words):
     with pytest.raises(ValueError, match=words):
         call()

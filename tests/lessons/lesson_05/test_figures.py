@@ -17,7 +17,7 @@ def drawn():
     )
 
 
-def test_it_is_a_picture_with_words_the_same_each_time() -> None:
+def test_figure_has_alt_text_and_is_deterministic() -> None:
     figure = drawn()
     ElementTree.fromstring(figure.svg)
     assert "one 23.6, other 41.67" in figure.alt
@@ -32,6 +32,6 @@ def test_it_is_a_picture_with_words_the_same_each_time() -> None:
         ({"a": [0.0]}, {"a": 1.0}, "positive"),
     ],
 )
-def test_a_bad_argument_is_named(measured, published, words) -> None:
+def test_bad_arguments_are_rejected(measured, published, words) -> None:
     with pytest.raises(ValueError, match=words):
         measured_beside_published(measured, published, xlabel="", published_xlabel="")

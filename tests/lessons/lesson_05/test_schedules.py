@@ -6,7 +6,7 @@ import pytest
 from rank_by_rank.lesson_05.schedules import scaled_rate, warm_up
 
 
-def test_rules() -> None:
+def test_learning_rate_scaling_rules() -> None:
     assert scaled_rate(0.1, 8, "none") == 0.1
     assert scaled_rate(0.1, 8, "linear") == 0.8
     assert scaled_rate(0.1, 4, "square root") == 0.2

@@ -25,7 +25,7 @@ def joined(lists: list[list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize(("length", "size"), EVERY)
-def test_every_length_on_every_number_of_ranks(length: int, size: int) -> None:
+def test_shards_of_every_length_and_rank_count(length: int, size: int) -> None:
     kept = parts(length, size, "keep")
     assert joined(kept) == list(range(length))
     counts = [len(part) for part in kept]
@@ -50,13 +50,13 @@ def test_every_length_on_every_number_of_ranks(length: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("length", "size"), [(20, 8), (7, 3), (3, 8)])
-def test_padding_repeats_what_the_distributed_sampler_repeats(length: int, size: int) -> None:
+def test_padding_equals_the_distributed_sampler(length: int, size: int) -> None:
     data = range(length)
     sampled = [list(DistributedSampler(data, size, rank, shuffle=False)) for rank in range(size)]
     assert sorted(joined(sampled)) == sorted(joined(parts(length, size, "pad")))
 
 
-def test_indices_are_int64_even_if_there_are_none() -> None:
+def test_empty_indices_are_int64() -> None:
     for uneven in ("raise", "drop", "pad", "keep"):
         indices = shard_indices(0, 1, 2, uneven)
         assert indices.dtype == torch.int64
@@ -112,7 +112,7 @@ def test_other_data_sets_become_subsets() -> None:
     assert list(shard(Subset(torch.arange(9), []), 1, 2)) == []
 
 
-def test_arguments_out_of_range() -> None:
+def test_arguments_out_of_range_are_rejected() -> None:
     for arguments in ((4, 2, 2), (4, -1, 2), (4, 0, 0), (-1, 0, 1)):
         with pytest.raises(ValueError, match="must be"):
             shard_indices(*arguments)

@@ -15,7 +15,7 @@ LAN = Setting(
 )
 
 
-def test_the_numbers_are_those_of_the_formulas():
+def test_numbers_equal_the_formulas():
     # 1 MB over 4 ranks: recursive doubling 2 (1 + 10) ms, ring 6 + 15 ms, Rabenseifner 4 + 15 ms.
     assert LAN.comp_seconds == pytest.approx(0.010)
     assert LAN.sync_seconds(4) == pytest.approx(0.019)
@@ -28,13 +28,13 @@ def test_the_numbers_are_those_of_the_formulas():
     assert "the smallest R that pays is 3" in text
 
 
-def test_what_never_pays_is_told():
+def test_summary_reports_settings_that_never_pay():
     hopeless = Setting(batch=1, sample_seconds=1e-9, bandwidth=1e5, latency=1.0, ranks=2)
     assert "it does not pay" in summary(hopeless)
     assert "no R up to 4,096 pays" in summary(hopeless)
 
 
-def test_without_somebody_to_move_sliders_there_is_a_picture(monkeypatch):
+def test_calculator_is_a_picture_without_interaction(monkeypatch):
     for interactive in (None, False):  # IPP_NONINTERACTIVE is set for all tests
         shown = calculator(interactive, ranks=8)._repr_mimebundle_()
         assert shown["text/html"].startswith("<img")

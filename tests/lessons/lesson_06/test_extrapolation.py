@@ -11,7 +11,7 @@ from rank_by_rank.lesson_06.extrapolation import Hierarchy, availability
 from course_lib.teaching.cost import Link, bytes_per_second, cost
 
 
-def test_two_levels_by_hand_and_at_the_ends():
+def test_two_levels_equal_hand_calculation_and_limits():
     inside, between = Link(1.0, 8.0), Link(4.0, 2.0)
     cluster = Hierarchy(2, 2, inside, between)
     # Inside 2 * 1 + 16/8; between, half the bytes on half the card: 2 * 4 + 8/1.
@@ -41,7 +41,7 @@ JOB = extrapolation.Job(
 )
 
 
-def test_far_by_hand():
+def test_extrapolation_equals_hand_calculation():
     far = extrapolation.extrapolate(JOB, 10_000)
     assert far.ring_latency_seconds == pytest.approx(2 * 9_999 * 10e-6)
     assert far.global_batch == 320_000
@@ -76,7 +76,7 @@ def test_limits_are_where_efficiency_halves():
     assert next(iter(found)) == "batch beyond the critical batch"
 
 
-def test_no_failures_and_no_bytes_leave_the_batch():
+def test_batch_is_the_only_limit_without_failures_and_bytes():
     calm = extrapolation.Job(32, 1.0, 0.0, Link(0, 1e9), Link(0, 1e9), failures_per_rank_hour=0)
     assert [what for what, _ in extrapolation.limits(calm)] == ["batch beyond the critical batch"]
     far = extrapolation.extrapolate(calm, 800)
@@ -84,10 +84,10 @@ def test_no_failures_and_no_bytes_leave_the_batch():
     assert "100,000" in extrapolation.extrapolated_table(JOB)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_extrapolate_rejects_partly_filled_nodes():
     with pytest.raises(ValueError, match="do not fill nodes"):
         extrapolation.extrapolate(JOB, 100)
 
 
-def test_the_published_rate_of_failures():
+def test_published_failure_rate():
     assert pytest.approx(1.97e-5, rel=0.01) == extrapolation.FAILURES_PER_RANK_HOUR

@@ -11,7 +11,7 @@ from course_lib.teaching.cost import Link
 LINK = Link(5e-6, 1e9, 4e9)
 
 
-def test_lines_and_efficiencies_draw_what_they_are_given():
+def test_lines_and_efficiencies_draw_all_values():
     def parts(**more) -> int:
         kept, alt = [1.0, 0.5, 0.25], "one falling line"
         drawn = figures.predicted_lines(
@@ -43,7 +43,7 @@ def test_the_figure_has_points_over_formula_lines():
         figures.simulated_beside_formula({"ring": []})
 
 
-def test_where_it_pays_has_points_lines_and_the_line_to_cross():
+def test_where_it_pays_shows_points_lines_and_threshold():
     asked = []
 
     def predicted(ranks: int, bandwidth: float) -> float:
@@ -57,7 +57,7 @@ def test_where_it_pays_has_points_lines_and_the_line_to_cross():
     assert max(bandwidth for _, bandwidth in asked) == pytest.approx(6e6)
 
 
-def test_predictions_far_out_say_in_words_where_they_end():
+def test_alt_text_of_extrapolations_states_their_ends():
     drawn = figures.slowest_of_many([1, 2, 1024], {"a bell curve": [1, 1.05, 1.325]})
     assert drawn.alt.endswith("end at 1,024 ranks (a bell curve, 1.3), and a horizontal line at 1.")
     link = Link(5e-6, 20e9)

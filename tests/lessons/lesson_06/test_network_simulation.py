@@ -30,7 +30,7 @@ def near(value: float):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_without_contention_the_formulas_are_right_for_every_number_of_ranks(algorithm):
+def test_formulas_hold_without_contention_on_any_rank_count(algorithm):
     for ranks in (*range(1, 18), 31, 32, 33, 64):
         power = 2 ** int(math.log2(ranks))
         size = 4 * ranks * power * 3  # so that chunks are equal
@@ -43,7 +43,7 @@ def test_without_contention_the_formulas_are_right_for_every_number_of_ranks(alg
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_thousands_of_ranks(algorithm):
+def test_simulation_of_thousands_of_ranks(algorithm):
     size = 4 * 4096
     found = simulate(algorithm, Network(4096, LINK), size)
     assert found.seconds == near(cost(algorithm, 4096, size).seconds(LINK))
@@ -51,7 +51,7 @@ def test_thousands_of_ranks(algorithm):
     assert gc.isenabled(), "it was off for the simulation alone"
 
 
-def test_the_formula_is_wrong_by_a_chunk_where_chunks_differ():
+def test_formula_is_off_by_a_chunk_if_chunks_differ():
     found = simulate("ring", Network(3, LINK), 4 * 4)  # chunks of 2, 1, 1 elements
     step = LINK.alpha + 8 * LINK.beta  # in each step somebody has the long one
     assert found.seconds == near(4 * step + 2 * 8 * LINK.gamma)
@@ -59,7 +59,7 @@ def test_the_formula_is_wrong_by_a_chunk_where_chunks_differ():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8])
-def test_steps_left_out_are_those_without_work(ranks):
+def test_only_steps_without_work_are_skipped(ranks):
     for rank in range(ranks):
         listed = list(network_simulation._steps("naive", rank, ranks, 5, shortened=False))
         schedule = SCHEDULES["naive"].schedule(rank, ranks, 5)
@@ -96,7 +96,7 @@ def test_a_shortened_ring_takes_as_long_as_the_whole(monkeypatch, network):
     assert sum(short.messages.values()) < sum(whole.messages.values())
 
 
-def test_a_shared_network_card_slows_recursive_doubling_by_its_ranks():
+def test_shared_card_slows_recursive_doubling_by_its_ranks():
     nodes, k, size = 8, 4, 2**20
     found = simulate(
         "recursive doubling", Network.nodes(Hierarchy(nodes, k, INSIDE, BETWEEN)), size
@@ -107,7 +107,7 @@ def test_a_shared_network_card_slows_recursive_doubling_by_its_ranks():
     assert found.most_at_once == {0: 1, 1: k}
 
 
-def test_a_ring_puts_one_message_on_each_card_unless_its_ranks_are_scattered():
+def test_ring_sends_one_message_per_card_unless_scattered():
     cluster = Hierarchy(8, 4, INSIDE, BETWEEN)
     size = 4 * 32 * 1000
     found = simulate("ring", Network.nodes(cluster), size)
@@ -143,7 +143,7 @@ def test_a_message_waits_for_both_sides():
     assert (env.now, traffic.never_met()) == (0, [("a",)])
 
 
-def test_what_makes_no_sense_is_refused():
+def test_simulate_rejects_bad_arguments():
     with pytest.raises(ValueError, match="algorithm must be one of"):
         simulate("star", Network(4, LINK), 16)
     with pytest.raises(ValueError, match="no whole number of 4 byte"):
@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused():
         Network(9, LINK, (Level(2, LINK),), scattered=True)
 
 
-def test_steps_that_never_become_equal_are_refused(monkeypatch):
+def test_steady_seconds_rejects_steps_that_never_become_equal(monkeypatch):
     monkeypatch.setattr(network_simulation, "RING_IN_FULL", 10)
     clock = network_simulation._Clock(Network(16, LINK), 4)
     clock._ends = {index: index**2 for index in range(30)}
@@ -164,7 +164,7 @@ def test_steps_that_never_become_equal_are_refused(monkeypatch):
         clock.steady_seconds(15)
 
 
-def test_the_table_says_what_was_repeated():
+def test_table_marks_repeated_steps():
     text = simulated_table([simulate("ring", Network(256, LINK), 4 * 256)])
     assert "| ring (steps repeated) | 256 | 1,024 |" in text
     assert text.endswith("| 1.00 | 1 |")

@@ -25,7 +25,7 @@ def test_published_values_lie_between_no_and_perfect_overlap():
         assert row.low <= row.predicted <= row.high <= 1
 
 
-def test_only_the_runs_on_sixteen_gpus_are_fitted():
+def test_only_runs_on_sixteen_gpus_are_fitted():
     assert {row.run.ranks for row in published_runs.reproduce() if row.fitted} == {16}
     held_out = [run for run in published_runs.RUNS if not run.calibrates]
     with pytest.raises(ValueError, match="no run is marked"):
@@ -49,7 +49,7 @@ def test_order_of_the_models_is_the_published_one():
     assert vgg_by_ranks == sorted(vgg_by_ranks, reverse=True)
 
 
-def test_sync_of_two_runs_by_hand():
+def test_sync_of_two_runs_equals_hand_calculation():
     by_name = {run.name: run for run in published_runs.RUNS}
     goyal = by_name["Goyal et al., ResNet-50, 256 GPUs"]
     # 32 servers: 10 messages of 10 us, 2 * 31/32 * 100 MB at 6.25 GB/s; step 960 s / 5000.
@@ -87,7 +87,7 @@ def test_both_implied_ratios_give_the_published_gain(gain):
         assert largest_overlap_gain(0.5, 1.0, ratio) == pytest.approx(gain.published)
 
 
-def test_the_prediction_by_hand():
+def test_predicted_gain_equals_hand_calculation():
     """102.4 MB round a ring of 32 at 12.5 GB/s: 15.87 ms and 62 latencies, beside 88.1 ms."""
     sync = 2 * 31 / 32 * 102.4e6 / 12.5e9 + 62 * 10e-6
     assert predicted_gain(32) == pytest.approx(sync / (sync + 32 / 363.1))
@@ -105,7 +105,7 @@ def test_the_table_states_the_error():
     )
 
 
-def test_the_bounds_of_256_gpus_by_hand():
+def test_bounds_on_256_gpus_equal_hand_calculation():
     """102.4 MB round a ring of 256 at 12.5 GB/s, 510 latencies, beside 32 images' 88.1 ms."""
     sync, comp = 2 * 255 / 256 * 102.4e6 / 12.5e9 + 510 * 10e-6, 32 / 363.1
     assert efficiency_bounds(32) == pytest.approx((comp / (comp + sync), 1.0))

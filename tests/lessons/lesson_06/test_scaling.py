@@ -14,7 +14,7 @@ from rank_by_rank.lesson_06.scaling import harmonic
 from course_lib.teaching import cost
 
 
-def test_the_models_need_neither_torch_nor_mpi():
+def test_models_import_neither_torch_nor_mpi():
     code = (
         "import sys\n"
         "from rank_by_rank.lesson_06 import extrapolation, published_runs, scaling\n"
@@ -26,7 +26,7 @@ def test_the_models_need_neither_torch_nor_mpi():
 # --- epochs ---------------------------------------------------------------------------------
 
 
-def test_epoch_by_hand():
+def test_epoch_equals_hand_calculation():
     # 1000 samples, batch 10: 100 steps of 2 s. Four ranks: 25 steps of 2 + 1 s.
     assert scaling.epoch_seconds(1000, 10, 2.0) == 200
     assert scaling.epoch_seconds(1000, 10, 2.0, 1.0, ranks=4) == 75
@@ -52,7 +52,7 @@ def test_fewest_ranks_that_pay():
     assert scaling.fewest_ranks_that_pay(1.0, lambda r: 3.0 * r, most=50) is None
 
 
-def test_strong_and_weak_scaling_by_hand():
+def test_strong_and_weak_scaling_equal_hand_calculation():
     def comp(batch):
         return 1.0 + batch / 10
 
@@ -105,7 +105,7 @@ def test_karp_flatt_inverts_amdahl(ranks, serial):
 # --- overlap --------------------------------------------------------------------------------
 
 
-def test_buckets_by_hand():
+def test_buckets_equal_hand_calculation():
     # Two layers of 3 s and 4 bytes; an all-reduce takes 1 s and 1 s a byte.
     result = scaling.backward_with_buckets([3, 3], [4, 4], 4, lambda n: 1 + n)
     assert [(b.ready, b.start, b.end) for b in result.buckets] == [(3, 3, 8), (6, 8, 13)]
@@ -116,13 +116,13 @@ def test_buckets_by_hand():
     assert (one.seconds, one.exposed) == (15, 9)
 
 
-def test_layers_without_gradients_travel_in_no_bucket():
+def test_layers_without_gradients_are_in_no_bucket():
     result = scaling.backward_with_buckets([1, 1, 1], [0, 5, 0], 0, lambda n: n)
     assert [(b.size, b.start) for b in result.buckets] == [(5, 2)]
     assert scaling.backward_with_buckets([1], [0], 0, lambda n: n).exposed == 0
 
 
-def test_exposed_communication_has_its_bounds():
+def test_exposed_communication_is_within_bounds():
     seconds, sizes = [6e-3] * 10, [1e6] * 10
     link = cost.Link(0.0, 200e6)
     for bucket in (0, 1e6, 2e6, 4e6, math.inf):
@@ -180,7 +180,7 @@ def test_normal_maximum_is_linear_and_grows_slowly():
 # --- what makes no sense --------------------------------------------------------------------
 
 
-def test_bad_numbers_are_named():
+def test_error_names_a_bad_argument():
     with pytest.raises(ValueError, match="comp_seconds"):
         scaling.pays(2, 0.0, 1.0)
     with pytest.raises(ValueError, match="sync_seconds"):
@@ -201,7 +201,7 @@ def test_bad_numbers_are_named():
         (2, -8, "batch must be a finite number above 0, not -8"),
     ],
 )
-def test_scaling_of_what_makes_no_sense_is_refused(curve, ranks, batch, says):
+def test_scaling_rejects_bad_ranks_and_batches(curve, ranks, batch, says):
     with pytest.raises(ValueError, match=says):
         curve([ranks], batch, lambda samples: 1.0, lambda r: 0.1)
 
@@ -216,6 +216,6 @@ def test_scaling_of_what_makes_no_sense_is_refused(curve, ranks, batch, says):
         ((0, 0, 0), "forward [+] backward [+] communication"),
     ],
 )
-def test_gains_of_impossible_times_are_refused(times, says):
+def test_gain_rejects_impossible_times(times, says):
     with pytest.raises(ValueError, match=f"^{says} must be a finite number"):
         scaling.largest_overlap_gain(*times)

@@ -8,7 +8,7 @@ from rank_by_rank.lesson_08.figures import distances_to_minimum
 RUNS = {"float32": [1.0, 0.1, 0.001], "8 bits": [1.0, 0.1, 0.05]}
 
 
-def test_distances_are_a_picture_with_words_the_same_each_time() -> None:
+def test_distances_have_alt_text_and_are_deterministic() -> None:
     figure = distances_to_minimum(RUNS)
     ElementTree.fromstring(figure.svg)
     assert "float32; 8 bits" in figure.alt
@@ -24,6 +24,6 @@ def test_distances_show_each_run_step_by_step(label: str) -> None:
 
 
 @pytest.mark.parametrize("runs", [{}, {key: [1.0] for key in "abcd"}])
-def test_distances_of_no_run_or_too_many_are_refused(runs) -> None:
+def test_distances_reject_no_runs_or_too_many(runs) -> None:
     with pytest.raises(ValueError, match=f"{len(runs)} runs"):
         distances_to_minimum(runs)

@@ -62,7 +62,7 @@ def waits(figure, rank):
     return [float(bar.get("height")) for bar in bars if float(bar.get("x")) == column]
 
 
-def test_every_message_is_an_arrow_that_points_down_in_time():
+def test_every_message_is_an_arrow_forward_in_time():
     figure = figures.sequence(conversation())
     assert len(arrows(figure)) == 4
     assert all(head >= tail for tail, head in arrows(figure))
@@ -71,7 +71,7 @@ def test_every_message_is_an_arrow_that_points_down_in_time():
     assert all(later - earlier >= 20 for earlier, later in pairwise(tails))
 
 
-def test_the_words_say_what_the_arrows_show():
+def test_alt_text_describes_the_arrows():
     words = figures.sequence(conversation(), roles={0: "server"}, title="Two").alt
     assert words == (
         "Two: sequence diagram of server, rank 1, rank 2. "
@@ -80,7 +80,7 @@ def test_the_words_say_what_the_arrows_show():
     )
 
 
-def test_who_waits_longer_has_the_longer_hatched_bar():
+def test_longer_waits_have_longer_hatched_bars():
     figure = figures.sequence(conversation())
     # Worker 2 waits for 6 ms, worker 1 for 4 ms.
     assert sum(waits(figure, 2)) > sum(waits(figure, 1)) > 0
@@ -94,7 +94,7 @@ def test_a_quick_send_is_work_and_a_slow_one_is_waiting():
     assert hatch in figures.sequence(slow).svg
 
 
-def test_messages_of_one_label_are_joined_in_order_and_unfinished_ones_left_out():
+def test_messages_with_a_label_are_joined_if_finished():
     events = [Event(0, "send", 1, "x", t, t + 1e-5) for t in (0.0, 0.1)]
     events += [Event(1, "recv", 0, "x", 0.0, 0.05), Event(1, "recv", 0, "x", 0.05, 0.15)]
     events += [Event(1, "recv", None, "x", 0.15, None)]
@@ -107,7 +107,7 @@ def test_a_part_of_the_time_can_be_drawn():
     assert len(arrows(figures.sequence(conversation(), first=0.012))) == 2
 
 
-def test_where_more_time_passes_there_is_more_room():
+def test_longer_times_take_more_space():
     def after(seconds):
         events = [Event(0, "send", 1, "x", t, t) for t in (0.0, seconds)]
         return [*events, Event(1, "recv", 0, "x", 0, 1e-6), Event(1, "recv", 0, "x", 0, seconds)]
@@ -116,13 +116,13 @@ def test_where_more_time_passes_there_is_more_room():
     assert short[1][0] - short[0][0] < long[1][0] - long[0][0]
 
 
-def test_clocks_that_differ_never_make_an_arrow_point_up():
+def test_clock_skew_never_makes_an_arrow_point_up():
     events = [Event(0, "send", 1, "x", 1.0, 1.0001), Event(1, "recv", 0, "x", 0.5, 0.9)]
     ((tail, head),) = arrows(figures.sequence(events))
     assert head >= tail
 
 
-def test_text_is_on_the_paper_and_large_enough():
+def test_text_is_inside_the_figure_and_large_enough():
     long = [Event(0, "send", 7, "parameters", 0.0, 1e-5), Event(7, "recv", 0, "parameters", 0, 1)]
     for figure in (figures.sequence(conversation(), title="Two"), figures.sequence(long)):
         root = parts(figure)
@@ -138,7 +138,7 @@ def test_text_is_on_the_paper_and_large_enough():
             assert float(text.get("font-size")) >= 13
 
 
-def test_the_same_events_give_the_same_bytes():
+def test_figure_is_deterministic():
     assert figures.sequence(conversation()).svg == figures.sequence(conversation()[::-1]).svg
 
 
@@ -152,7 +152,7 @@ def bars(figure):
     return [round(height / min(heights), 3) for height in heights]
 
 
-def test_a_histogram_counts_and_writes_the_mean():
+def test_histogram_shows_counts_and_mean():
     figure = figures.histogram({"run": [0, 1, 1, 1, 2, 2]}, predicted=1)
     assert bars(figure) == [1, 3, 2]
     assert figure.svg == figures.histogram({"run": [2, 1, 1, 0, 1, 2]}, predicted=1).svg
@@ -169,6 +169,6 @@ def test_a_histogram_counts_and_writes_the_mean():
         (lambda: figures.histogram({"run": []}), "in 'run'"),
     ],
 )
-def test_a_bad_argument_is_named(call, words):
+def test_bad_arguments_are_rejected(call, words):
     with pytest.raises(ValueError, match=words):
         call()

@@ -24,19 +24,19 @@ def verdict(judge, *logs: list[LoggedCall], **more: int) -> str:
 
 
 @pytest.mark.parametrize("send", ["send", "isend"])
-def test_a_send_that_the_partner_s_end_let_return_is_still_a_deadlock(send):
+def test_send_freed_by_the_partners_exit_is_a_deadlock(send):
     swept_away = [call(send, 2, finished=True), call("recv", 2)]
     logs = [[call(send, 1)], [call(send, 0)], [call(send, 3)], swept_away]
     assert verdict(judge_gossip, *logs) == "both-send-first"
 
 
 @pytest.mark.parametrize("send", ["Send", "Isend"])
-def test_so_is_one_in_a_ring(send):
+def test_send_freed_by_an_exit_in_a_ring_is_a_deadlock(send):
     logs = [[call(send, 1)], [call(send, 2)], [call(send, 0, finished=True), call("Recv", 1)]]
     assert verdict(judge_shift, *logs, nbytes=32) == "everyone-sends-first"
 
 
-def test_who_waits_for_no_send_is_stuck_in_the_receive():
+def test_rank_without_waited_sends_is_stuck_in_the_receive():
     logs = [
         [call("isend", rank ^ 1, finished=True, waited=False), call("recv", rank ^ 1)]
         for rank in range(4)
@@ -45,7 +45,7 @@ def test_who_waits_for_no_send_is_stuck_in_the_receive():
 
 
 @pytest.mark.parametrize("send", ["send", "isend"])
-def test_a_rank_freed_second_may_have_received(send):
+def test_rank_freed_second_may_have_received(send):
     swept_away = [call(send, 0, finished=True), call("recv", 0, finished=True)]
     logs = [[call(send, 1, finished=send == "isend")], swept_away]
     assert verdict(judge_gossip, *logs) == "both-send-first"

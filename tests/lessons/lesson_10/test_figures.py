@@ -8,7 +8,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 GPIPE = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 
 
-def test_it_is_a_picture_with_words_the_same_each_time() -> None:
+def test_pipeline_has_alt_text_and_is_deterministic() -> None:
     figure = pipeline(GPIPE, "GPipe")
     words = "".join(ElementTree.fromstring(figure.svg).itertext())
     assert "GPipe: 27% idle" in words
@@ -29,7 +29,7 @@ def test_each_task_is_a_box() -> None:
     assert counts[0] - counts[1] == 4 * 2
 
 
-def test_two_halves_show_both_lengths_and_what_each_rank_holds() -> None:
+def test_comparison_shows_both_lengths_and_held_micro_batches() -> None:
     placed = schedules.times(schedules.zero_bubble(4, 8), {"F": 1, "B": 1, "W": 1})
     figure = pipeline(placed, "ZB-H1", holds=True, against=("1F1B", GPIPE))
     texts = [text.text for text in ElementTree.fromstring(figure.svg).iter() if text.text]
@@ -41,12 +41,12 @@ def test_two_halves_show_both_lengths_and_what_each_rank_holds() -> None:
     assert "1F1B" not in alone.svg
 
 
-def test_what_a_rank_holds_is_its_own() -> None:
+def test_held_micro_batches_are_counted_per_rank() -> None:
     placed = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
     assert "hold 4, 3, 2, 1 micro-batches" in pipeline(placed, "1F1B", holds=True).alt
 
 
-def test_measured_times_have_words_of_their_own() -> None:
+def test_measured_pipeline_has_its_own_alt_text() -> None:
     figure = pipeline(GPIPE, "GPipe", measured=True, alt="what was seen")
     assert figure.alt == "what was seen"
     assert "(measured here)" in figure.svg

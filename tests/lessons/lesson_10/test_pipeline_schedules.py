@@ -25,7 +25,7 @@ SIZES = [(1, 1), (1, 4), (2, 1), (2, 8), (4, 2), (4, 4), (4, 16), (8, 8), (8, 3)
 
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
-def test_the_bubble_is_that_of_the_formula(make, stages, micro_batches):
+def test_bubble_equals_the_formula(make, stages, micro_batches):
     schedule = make(stages, micro_batches)
     placed = times(schedule, {"F": 1, "B": 2})
     wanted = (stages - 1) / (micro_batches + stages - 1)
@@ -36,7 +36,7 @@ def test_the_bubble_is_that_of_the_formula(make, stages, micro_batches):
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
-def test_one_f_one_b_holds_no_more_micro_batches_than_stages_follow(stages, micro_batches):
+def test_one_f_one_b_holds_at_most_one_micro_batch_per_later_stage(stages, micro_batches):
     held = [in_flight(tasks) for tasks in one_f_one_b(stages, micro_batches)]
     assert held == [min(micro_batches, stages - rank) for rank in range(stages)]
     assert {in_flight(tasks) for tasks in gpipe(stages, micro_batches)} == {micro_batches}
@@ -56,7 +56,7 @@ ENOUGH = [(1, 1), (2, 2), (2, 8), (3, 5), (4, 4), (4, 8), (4, 16), (8, 8), (8, 3
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), ENOUGH)
-def test_weights_last_fill_two_thirds_of_the_bubble(stages, micro_batches):
+def test_deferred_weights_fill_two_thirds_of_the_bubble(stages, micro_batches):
     placed = times(zero_bubble(stages, micro_batches), {"F": 1, "B": 1, "W": 1})
     assert seconds_of(placed) == 3 * micro_batches + stages - 1
     flushed = times(one_f_one_b(stages, micro_batches), {"F": 1, "B": 2})
@@ -64,9 +64,7 @@ def test_weights_last_fill_two_thirds_of_the_bubble(stages, micro_batches):
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES + ENOUGH)
-def test_zero_bubble_holds_as_many_micro_batches_as_stages_until_their_weights(
-    stages, micro_batches
-):
+def test_zero_bubble_holds_one_micro_batch_per_stage(stages, micro_batches):
     schedule = zero_bubble(stages, micro_batches)
     assert [in_flight(tasks) for tasks in schedule] == [min(stages, micro_batches)] * stages
     for rank, tasks in enumerate(schedule):
@@ -84,7 +82,7 @@ def test_zero_bubble_holds_as_many_micro_batches_as_stages_until_their_weights(
         (16, 51, "F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2", "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1"),
     ],
 )
-def test_zero_bubble_is_the_published_one(micro_batches, units, first, last):
+def test_zero_bubble_equals_the_published_schedule(micro_batches, units, first, last):
     """Figure 3 of the paper, above."""
     schedule = zero_bubble(4, micro_batches)
     orders = [" ".join(f"{task.kind}{task.micro_batch}" for task in one) for one in schedule]
@@ -93,7 +91,7 @@ def test_zero_bubble_is_the_published_one(micro_batches, units, first, last):
     assert seconds_of(times(schedule, {"F": 1, "B": 1, "W": 1})) == units
 
 
-def test_weights_at_the_very_end_would_hold_all_micro_batches():
+def test_weights_at_the_very_end_hold_all_micro_batches():
     tasks = [Task(kind, m) for m in range(8) for kind in "FB"] + [Task("W", m) for m in range(8)]
     assert in_flight(tasks) == 8
     assert in_flight([task for task in tasks if task.kind != "W"]) == 1
@@ -117,19 +115,19 @@ def order_of_torch(cls: type, ranks: int, chunks: int, micro_batches: int) -> li
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), ENOUGH)
-def test_zero_bubble_is_that_of_torch(stages, micro_batches):
+def test_zero_bubble_equals_torch(stages, micro_batches):
     found = order_of_torch(ScheduleInterleavedZeroBubble, stages, 1, micro_batches)
     assert found == zero_bubble(stages, micro_batches)
 
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 16)])
 @pytest.mark.parametrize("chunks", [2, 4])
-def test_interleaved_is_that_of_torch(ranks, micro_batches, chunks):
+def test_interleaved_equals_torch(ranks, micro_batches, chunks):
     found = order_of_torch(ScheduleInterleaved1F1B, ranks, chunks, micro_batches)
     assert found == interleaved(ranks, chunks, micro_batches)
 
 
-def test_no_task_begins_before_what_it_needs_is_there():
+def test_no_task_begins_before_its_inputs_arrive():
     placed = times(one_f_one_b(3, 4), {"F": 1, "B": 2}, message_s=0.5)
     ends = {
         (p.task.kind, p.task.micro_batch, r): p.end for r, one in enumerate(placed) for p in one
@@ -143,7 +141,7 @@ def test_no_task_begins_before_what_it_needs_is_there():
             assert start >= ends.get(needs, -0.5) + 0.5
 
 
-def test_mistakes_are_told():
+def test_schedules_reject_bad_arguments():
     with pytest.raises(ValueError, match="wait for each other: rank 0 at Task"):
         times([[Task("B", 0), Task("F", 0)]], {"F": 1, "B": 1})
     with pytest.raises(ValueError, match="multiple of 4"):

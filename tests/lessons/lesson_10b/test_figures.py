@@ -21,7 +21,7 @@ DRAWN = [figures.sliced_mlp, figures.sequence_in_slices, figures.product_in_chun
 
 
 @pytest.mark.parametrize("make", DRAWN)
-def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
+def test_figures_have_alt_text_and_are_deterministic(make) -> None:
     figure = make()
     ElementTree.fromstring(figure.svg)
     assert len(figure.alt.split()) > 10
@@ -33,14 +33,14 @@ def test_a_sequence_has_a_part_for_each_rank() -> None:
     assert four.count("<rect") - two.count("<rect") == 4 * 2
 
 
-def test_a_product_in_chunks_hides_what_is_shorter() -> None:
+def test_product_in_chunks_hides_the_shorter_time() -> None:
     assert "they take 9 ms; chunk by chunk, each multiplied" in figures.product_in_chunks().alt
     assert figures.product_in_chunks().alt.endswith("while the next arrives, 6 ms.")
     assert figures.product_in_chunks(4, 2.0, 1.5).alt.endswith("while the next arrives, 7.5 ms.")
 
 
 @pytest.mark.parametrize(("transfer", "product"), [(1.0, 1.5), (2.0, 1.5)])
-def test_a_product_in_chunks_multiplies_what_has_arrived(transfer: float, product: float) -> None:
+def test_product_in_chunks_multiplies_only_arrived_chunks(transfer: float, product: float) -> None:
     tree = ElementTree.fromstring(figures.product_in_chunks(4, transfer, product).svg)
     lanes: dict[float, dict[str, tuple[float, float]]] = {}  # by height: owner, start and end
     for box in (one.attrib for one in tree.iter() if one.tag.endswith("rect")):
@@ -70,7 +70,7 @@ def test_a_product_in_chunks_draws_waiting_only_where_a_rank_waits() -> None:
     assert waits(figures.product_in_chunks(4, 2.0, 1.5).svg) == 1 + 3  # and for each chunk
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_bad_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="1 ranks, times 1 and"):
         figures.product_in_chunks(1)
     with pytest.raises(ValueError, match="parts: three numbers"):

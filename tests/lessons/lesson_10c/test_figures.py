@@ -19,7 +19,7 @@ def loads():
 @pytest.mark.parametrize(
     "make", [figures.ring_of_keys, figures.tokens_to_experts, work, loads], ids=lambda f: f.__name__
 )
-def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
+def test_figures_have_alt_text_and_are_deterministic(make) -> None:
     figure = make()
     ElementTree.fromstring(figure.svg)
     assert len(figure.alt.split()) > 10
@@ -40,13 +40,13 @@ def test_a_ring_of_more_ranks_has_more_steps() -> None:
     assert four.count("<rect") - two.count("<rect") == 4 * (4 + 1) - 2 * (2 + 1)
 
 
-def test_causal_work_refuses_orders_that_leave_out_a_chunk() -> None:
+def test_causal_work_rejects_orders_that_omit_a_chunk() -> None:
     with pytest.raises(ValueError, match="broken: each of the chunks 0 to 3 once"):
         figures.causal_work({"broken": [[0, 1], [2, 2]]})
     with pytest.raises(ValueError, match="3 orders: there is room for one or two"):
         figures.causal_work(dict.fromkeys("abc", ZIGZAG))
 
 
-def test_expert_loads_refuses_a_way_without_copies() -> None:
+def test_expert_loads_rejects_a_router_without_copies() -> None:
     with pytest.raises(ValueError, match="none: no copies"):
         figures.expert_loads({"none": [0.0, 0.0]})

@@ -10,7 +10,7 @@ from rank_by_rank.lesson_10c.judge_order import chunk
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("kv_heads", [8, 16])
-def test_bytes_are_those_of_each_message_added_up(ranks: int, kv_heads: int) -> None:
+def test_bytes_are_the_sum_of_all_messages(ranks: int, kv_heads: int) -> None:
     tokens, heads, d = 64, 16, 4
     n = tokens // ranks
     ring = sum(2 * n * kv_heads * d * 2 for _step in range(ranks - 1))
@@ -38,7 +38,7 @@ def test_a_chunk_and_its_counterpart_see_equally_many_keys() -> None:
     assert len(set(seen)) == 1
 
 
-def test_a_part_gives_the_softmax_and_zeros_where_nothing_is_seen() -> None:
+def test_part_is_softmax_or_zero_if_fully_masked() -> None:
     scores, values = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
     scores[1] = -torch.inf
     m, total, weighted = part_of(scores, values)

@@ -33,7 +33,7 @@ def bars():
 
 
 @pytest.mark.parametrize("make", [roofline, traces, memory, bars])
-def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
+def test_figures_have_alt_text_and_are_deterministic(make) -> None:
     figure = make()
     ElementTree.fromstring(figure.svg)
     assert len(figure.alt.split()) > 10
@@ -54,13 +54,13 @@ def test_a_trace_shows_sections_and_outermost_operators_within_the_time() -> Non
     assert late.count("<rect") < whole.count("<rect")
 
 
-def test_words_of_measured_pictures_hold_no_times() -> None:
+def test_alt_text_of_measured_figures_has_no_times() -> None:
     later = Profile(*([span._replace(end=span.end * 1.0001) for span in ONE.sections], [], []))
     one, other = (figures.ranks_of_a_step([p, OTHER], 0.0, 0.01).alt for p in (ONE, later))
     assert one == other
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
+def test_figures_reject_bad_arguments() -> None:
     with pytest.raises(ValueError, match="needs points"):
         figures.roofline([], 1.0, {"memory": 1.0})
     with pytest.raises(ValueError, match="is empty"):

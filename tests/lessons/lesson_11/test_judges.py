@@ -9,7 +9,7 @@ from rank_by_rank.lesson_11.judge_culprit import expected, made_up, waited
 from course_lib.teaching.exercise import WrongAnswer
 
 
-def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> None:
+def test_trace_mistakes_and_answer_are_all_different() -> None:
     cases = list(made_up().values())
     answers = [tuple(expected(case) for case in cases)]
     answers += [
@@ -18,13 +18,13 @@ def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> N
     assert len(set(answers)) == len(answers)
 
 
-def test_in_made_up_traces_the_rank_is_clear() -> None:
+def test_made_up_traces_have_one_clear_culprit() -> None:
     for case in made_up().values():
         waits = sorted(waited(spans) for spans in case)
         assert waits[0] < 0.7 * waits[1]
 
 
-def test_spans_are_apart_or_one_inside_the_other() -> None:
+def test_spans_are_disjoint_or_nested() -> None:
     for case in made_up().values():
         for spans in case:
             for _, a, b in spans:
@@ -44,13 +44,13 @@ def test_spans_are_apart_or_one_inside_the_other() -> None:
     ],
     ids=["intensity", "least"],
 )
-def test_mistakes_in_formulas_differ(mistakes, right, cases) -> None:
+def test_formula_mistakes_and_answer_are_all_different(mistakes, right, cases) -> None:
     answers = [str([mistake.makes(*case) for case in cases]) for mistake in mistakes]
     answers.append(str([right(*case) for case in cases]))
     assert len(set(answers)) == len(answers)
 
 
-def test_a_file_that_was_left_somewhere_does_not_matter_to_a_right_answer() -> None:
+def test_leftover_file_does_not_affect_a_right_answer() -> None:
     from rank_by_rank.lesson_11.judge_reads import judge_read_share
 
     def forgets_where_it_stands(file, starts, rank, world_size):

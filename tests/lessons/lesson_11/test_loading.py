@@ -7,7 +7,7 @@ from rank_by_rank.lesson_11.loading import START_METHOD, CountingSampler, SlowSt
 from torch.utils.data import DataLoader
 
 
-def test_a_sample_is_its_number_and_takes_its_time() -> None:
+def test_slow_storage_returns_the_index_after_a_delay() -> None:
     storage = SlowStorage(5, 0.01)
     start = time.perf_counter()
     assert torch.equal(storage[3], torch.full((3,), 3.0))

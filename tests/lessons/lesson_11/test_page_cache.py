@@ -30,7 +30,7 @@ def lives_in_memory(path: Path) -> bool:
 
 
 @linux_only
-def test_what_was_read_is_in_the_cache_and_what_is_evicted_is_not(files: list[Path]) -> None:
+def test_read_files_are_cached_and_evicted_ones_are_not(files: list[Path]) -> None:
     assert share_in_cache(files) == 1.0
     assert evict(files[:3])
     expected = 1.0 if lives_in_memory(files[0]) else 0.25
@@ -40,14 +40,14 @@ def test_what_was_read_is_in_the_cache_and_what_is_evicted_is_not(files: list[Pa
     assert share_in_cache(files) == 1.0
 
 
-def test_where_nobody_can_ask_it_says_so(files: list[Path], monkeypatch) -> None:
+def test_unsupported_platform_returns_false_and_none(files: list[Path], monkeypatch) -> None:
     monkeypatch.setattr(page_cache, "CAN_EVICT", False)
     monkeypatch.setattr(page_cache, "CAN_LOOK", False)
     assert evict(files) is False
     assert share_in_cache(files) is None
 
 
-def test_of_no_pages_nothing_can_be_told(tmp_path: Path) -> None:
+def test_share_in_cache_of_no_pages_is_none(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
     assert share_in_cache([]) is None

@@ -41,14 +41,14 @@ def real(tmp_path_factory) -> Profile:
     return recorded(tmp_path_factory.mktemp("traces") / "one.pt.trace.json")
 
 
-def test_a_profiler_s_file_is_read(real: Profile) -> None:
+def test_profiler_file_is_read(real: Profile) -> None:
     assert [span.name for span in real.sections] == ["forward", "sync"]
     products = [span for span in real.operators if span.name == "aten::mm"]
     for section, product in zip(real.sections, products, strict=True):
         assert section.start <= product.start <= product.end <= section.end
 
 
-def test_a_file_without_sections_is_refused(tmp_path) -> None:
+def test_read_profile_rejects_a_file_without_sections(tmp_path) -> None:
     path = tmp_path / "none.pt.trace.json"
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         torch.ones(3).add_(1)
@@ -57,7 +57,7 @@ def test_a_file_without_sections_is_refused(tmp_path) -> None:
         read_profile(path)
 
 
-def test_pytorch_s_own_sections_are_left_out(tmp_path) -> None:
+def test_sections_of_pytorch_are_ignored(tmp_path) -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     parameter.grad = torch.ones(3)
@@ -68,7 +68,7 @@ def test_pytorch_s_own_sections_are_left_out(tmp_path) -> None:
     assert [span.name for span in sections] == ["update"]
 
 
-def test_self_time_leaves_out_what_lies_inside() -> None:
+def test_self_time_excludes_nested_spans() -> None:
     spans = [("a", 0, 10), ("b", 1, 4), ("c", 2, 3), ("b", 4, 6), ("a", 10, 11), ("d", 0, 1)]
     assert self_seconds(spans) == {"a": 10 - 1 - 3 - 2 + 1, "b": 2 + 2, "c": 1, "d": 1}
 
@@ -79,7 +79,7 @@ def test_memory_in_use_and_a_snapshot(real: Profile) -> None:
     assert snapshot(real, real.sections[0].end)["forward"] == 2**20
 
 
-def test_a_snapshot_tells_who_took_what_is_still_there() -> None:
+def test_snapshot_assigns_live_memory_to_sections() -> None:
     sections = [Span("outer", 0, 10), Span("inner", 2, 4)]
     taken = [(1, 100, 7), (3, 50, 8), (5, -100, 7), (6, 30, 7)]
     one = Profile(sections, [], [Allocation(*each) for each in taken])
@@ -109,7 +109,7 @@ def both(real: Profile) -> tuple[Timeline, list[Profile]]:
     return Timeline(lanes_of(records), 1e-6), [real, real]
 
 
-def test_profiles_move_to_the_timeline_s_clock(real: Profile) -> None:
+def test_profiles_are_shifted_to_the_timelines_clock(real: Profile) -> None:
     timeline, profiles = both(real)
     moved = [moved_to(*pair) for pair in zip(timeline.lanes, profiles, strict=True)]
     for profile_, apart in moved:
@@ -119,7 +119,7 @@ def test_profiles_move_to_the_timeline_s_clock(real: Profile) -> None:
     assert moved[0][0].sections[1].start == pytest.approx(moved[1][0].sections[1].start, abs=1e-6)
 
 
-def test_a_section_that_was_interrupted_between_the_two_logs_moves_nothing(real: Profile) -> None:
+def test_interrupted_section_does_not_affect_the_shift(real: Profile) -> None:
     three = real._replace(sections=[*real.sections, real.sections[1]._replace(name="update")])
     timeline, _ = both(three)
     late = three.sections[1]._replace(start=three.sections[1].start + 0.04)
@@ -130,7 +130,7 @@ def test_a_section_that_was_interrupted_between_the_two_logs_moves_nothing(real:
     assert moved.sections[0].start == pytest.approx(0.0, abs=1e-6)
 
 
-def test_other_sections_than_the_timeline_s_are_refused(real: Profile) -> None:
+def test_moved_to_rejects_sections_that_differ_from_the_timeline(real: Profile) -> None:
     timeline, _ = both(real)
     first, second = real.sections
     for others in ([second, first], [first, second, first]):
@@ -140,7 +140,7 @@ def test_other_sections_than_the_timeline_s_are_refused(real: Profile) -> None:
     assert moved_to(timeline.lanes[1], shorter)[0].sections[0].name == "forward"
 
 
-def test_the_merged_file_keeps_to_the_format(real: Profile, tmp_path) -> None:
+def test_merged_file_follows_the_trace_format(real: Profile, tmp_path) -> None:
     timeline, profiles = both(real)
     moved = [moved_to(*pair)[0] for pair in zip(timeline.lanes, profiles, strict=True)]
     events = check_trace(write_merged(tmp_path / "merged.pt.trace.json", timeline, moved))

@@ -17,7 +17,7 @@ def valley():
     )
 
 
-def test_they_are_pictures_with_words_the_same_each_time() -> None:
+def test_figures_have_alt_text_and_are_deterministic() -> None:
     across = figures.loss_across_deaths(LOSSES, LOSSES, {2: 3, 4: 0}, ranks=4)
     for figure in (across, valley()):
         ElementTree.fromstring(figure.svg)
@@ -31,6 +31,6 @@ def test_they_are_pictures_with_words_the_same_each_time() -> None:
     ("serial", "deaths", "words"),
     [(LOSSES[:-1], {}, "6 losses, but 5"), (LOSSES, {6: 1}, "steps are 0 to 5")],
 )
-def test_what_does_not_fit_is_refused(serial, deaths, words) -> None:
+def test_loss_across_deaths_rejects_inconsistent_arguments(serial, deaths, words) -> None:
     with pytest.raises(ValueError, match=words):
         figures.loss_across_deaths(LOSSES, serial, deaths, ranks=4)

@@ -8,7 +8,7 @@ from rank_by_rank.lesson_13 import figures
 WAYS = {"by slot": ["h1", "h1", "h2"], "all on one": ["h1", "h1", "h1"]}
 
 
-def test_they_are_pictures_with_words_the_same_each_time() -> None:
+def test_figures_have_alt_text_and_are_deterministic() -> None:
     placed, paths = figures.placements(WAYS), figures.gradient_paths()
     for figure in (placed, paths):
         ElementTree.fromstring(figure.svg)
@@ -24,6 +24,6 @@ def test_each_rank_is_drawn_once_with_its_local_rank() -> None:
 
 
 @pytest.mark.parametrize("ways", [{}, {"nobody": []}])
-def test_nothing_to_draw_is_refused(ways) -> None:
+def test_placements_rejects_empty_input(ways) -> None:
     with pytest.raises(ValueError, match="at least one"):
         figures.placements(ways)

@@ -13,7 +13,7 @@ from course_lib.places import ROOT
 WHO = ["notebooks/lesson_13/who.py"]
 
 
-def test_all_launchers_ended_with_one_checksum_on_two_hosts() -> None:
+def test_all_launchers_gave_one_checksum_on_two_hosts() -> None:
     runs = records.trainings()
     assert len(runs) == 7
     assert {run["checksum"] for run in runs} == {runs[0]["checksum"]}
@@ -21,7 +21,7 @@ def test_all_launchers_ended_with_one_checksum_on_two_hosts() -> None:
     assert {tuple(run["hosts"]) for run in runs if "hosts" in run} == {("h1", "h2"), ("h2", "h3")}
 
 
-def test_the_table_has_a_column_for_each_launcher_and_no_variable_that_nobody_set() -> None:
+def test_variables_table_omits_variables_that_were_never_set() -> None:
     lines = records.variables_table(["srun --mpi=pmix", "mpiexec in a job"]).splitlines()
     assert lines[0].split("  ")[-1].strip() == "mpiexec in a job"
     rows = {line.split()[-3]: line.split()[-2:] for line in lines[1:]}
@@ -29,7 +29,7 @@ def test_the_table_has_a_column_for_each_launcher_and_no_variable_that_nobody_se
     assert "MASTER_ADDR" not in rows
 
 
-def test_who_tells_what_the_launcher_set() -> None:
+def test_who_prints_the_launchers_variables() -> None:
     command = launch.mpiexec(2, sys.executable, *WHO)
     ran = subprocess.run(
         command, cwd=ROOT, env=launch.environment(), capture_output=True, text=True, timeout=60
@@ -40,12 +40,12 @@ def test_who_tells_what_the_launcher_set() -> None:
     assert not any("RANK" in one for one in told)
 
 
-def test_without_slurm_nothing_answers(monkeypatch) -> None:
+def test_slurm_answers_is_false_without_slurm(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert not jobs.slurm_answers()
 
 
-def test_the_scripts_of_the_course_are_read_as_slurm_reads_them() -> None:
+def test_batch_scripts_are_parsed_as_by_slurm() -> None:
     job = read_job((ROOT / "scripts" / "ddp_torchrun.sbatch").read_text())
     assert (job.asked["--nodes"], job.asked["--ntasks-per-node"]) == ("2", "1")
     assert not job.ignored

@@ -13,13 +13,13 @@ def serial() -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["plain", "ddp"])
-def test_what_is_always_there_trains_as_one_process_does(name: str, serial) -> None:
+def test_always_available_frameworks_train_as_one_process(name: str, serial) -> None:
     found = frameworks.run(name)
     assert found["losses"] == pytest.approx(serial, rel=0, abs=TOLERANCE)
     assert found["where"] == "measured here"
 
 
-def test_the_stored_runs_are_of_this_training_and_agree(serial) -> None:
+def test_stored_runs_match_this_training_and_agree(serial) -> None:
     ran = [name for name in frameworks.FRAMEWORKS if "losses" in frameworks.stored(name)]
     assert {"fabric", "accelerate", "tensorflow"} <= set(ran)
     for name in ran:
@@ -34,7 +34,7 @@ def test_each_framework_has_a_record_with_a_date_and_a_version() -> None:
         assert ("losses" in found) != ("error" in found)
 
 
-def test_lines_that_are_new_or_changed_are_counted_and_others_are_not() -> None:
+def test_only_new_or_changed_lines_are_counted() -> None:
     assert frameworks.added_lines("serial") == []
     ddp = frameworks.added_lines("ddp")
     assert "model = DistributedDataParallel(model)" in ddp
@@ -42,14 +42,14 @@ def test_lines_that_are_new_or_changed_are_counted_and_others_are_not() -> None:
     assert len(ddp) < len(frameworks.added_lines("plain"))
 
 
-def test_a_program_that_fails_says_how(monkeypatch) -> None:
+def test_failing_program_raises_its_error(monkeypatch) -> None:
     broken = frameworks.Framework("a broken one", "toy.py", launcher="none")
     monkeypatch.setitem(frameworks.FRAMEWORKS, "broken", broken)
     with pytest.raises(RuntimeError, match="a broken one failed"):
         frameworks.run("broken")
 
 
-def test_the_numbers_are_the_same_each_time() -> None:
+def test_numbers_are_deterministic() -> None:
     one, other = toy.numbers(), toy.numbers()
     assert all((one[name] == other[name]).all() for name in one)
     assert one["inputs"].shape == (toy.BATCH, toy.INPUTS)

@@ -21,7 +21,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path)
 
 
-def test_an_empty_journal_has_nothing(journal: Journal) -> None:
+def test_new_journal_is_empty(journal: Journal) -> None:
     assert journal.entries() == []
     assert journal.broken_from() is None
     assert journal.counting_prediction("A", PLAN) is None
@@ -46,14 +46,14 @@ def test_the_last_prediction_before_the_first_run_counts(journal: Journal, capsy
     assert [one.number for one in journal.entries()] == list(range(1, 8))
 
 
-def test_without_a_prediction_nothing_is_written(journal: Journal, capsys) -> None:
+def test_missing_prediction_writes_nothing(journal: Journal, capsys) -> None:
     journal.predict("A", PLAN, None)
     assert "No prediction" in capsys.readouterr().out
     assert journal.entries() == []
 
 
 @pytest.mark.parametrize("speed_up", [0, -1, float("inf"), float("nan"), "2", True, [2]])
-def test_what_is_no_speed_up_is_refused(journal: Journal, speed_up) -> None:
+def test_predict_rejects_bad_speed_ups_and_tasks(journal: Journal, speed_up) -> None:
     with pytest.raises(ValueError, match=r"speed-up|number"):
         journal.predict("A", PLAN, speed_up)
     with pytest.raises(ValueError, match="no task 'Z'; there are A, B, C"):
@@ -74,7 +74,7 @@ def filled(journal: Journal) -> list[str]:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.parametrize("how", ["changed", "spoilt"])
-def test_whatever_is_done_to_a_line_breaks_the_seals(journal: Journal, number, how) -> None:
+def test_edited_line_breaks_the_seals(journal: Journal, number, how) -> None:
     lines = filled(journal)
     assert journal.broken_from() is None
     if how == "changed":
@@ -86,14 +86,14 @@ def test_whatever_is_done_to_a_line_breaks_the_seals(journal: Journal, number, h
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])  # the last one can be cut off: its seal is known
-def test_a_line_that_is_taken_out_breaks_them(journal: Journal, number: int) -> None:
+def test_removed_line_breaks_the_seals(journal: Journal, number: int) -> None:
     lines = filled(journal)
     del lines[number - 1]
     (journal.folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
     assert journal.broken_from() == number
 
 
-def test_a_seal_that_fits_its_own_line_only_is_noticed(journal: Journal) -> None:
+def test_forged_seal_is_detected(journal: Journal) -> None:
     lines = filled(journal)
     text = lines[0].rpartition(" ")[0].replace("1.5", "2.9")
     lines[0] = f"{text} {journal_module._seal(text, '')}"
@@ -101,7 +101,7 @@ def test_a_seal_that_fits_its_own_line_only_is_noticed(journal: Journal) -> None
     assert journal.broken_from() == 2
 
 
-def test_two_notebooks_write_one_journal(tmp_path: Path) -> None:
+def test_two_notebooks_share_one_journal(tmp_path: Path) -> None:
     first, second = Journal(tmp_path), Journal(tmp_path)
     first.predict("A", PLAN, 2)
     second.predict("A", PLAN, 3)
@@ -110,13 +110,13 @@ def test_two_notebooks_write_one_journal(tmp_path: Path) -> None:
     assert [one.kind for one in second.entries()] == ["prediction", "prediction", "run"]
 
 
-def test_plans_are_told_apart_by_all_that_they_say(journal: Journal) -> None:
+def test_plans_differ_in_any_field(journal: Journal) -> None:
     journal.predict("A", PLAN, 2)
     for other in (Plan("flattened", 16, 0.2), Plan("flattened", 32, 0.4), OTHER):
         assert journal.counting_prediction("A", other) is None
 
 
-def test_outside_of_the_workspace_a_folder_ends_with_the_process(tmp_path: Path) -> None:
+def test_folder_outside_the_workspace_is_temporary(tmp_path: Path) -> None:
     code = "from rank_by_rank.lesson_14.journal import own_folder; print(own_folder())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
@@ -125,7 +125,7 @@ def test_outside_of_the_workspace_a_folder_ends_with_the_process(tmp_path: Path)
     assert own_folder() != own_folder()
 
 
-def test_in_the_workspace_it_is_the_learner_s(tmp_path: Path, monkeypatch) -> None:
+def test_folder_in_the_workspace_is_the_learners(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(journal_module, "WORKSPACE", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert own_folder() == tmp_path / "capstone"
@@ -133,7 +133,7 @@ def test_in_the_workspace_it_is_the_learner_s(tmp_path: Path, monkeypatch) -> No
     assert json.loads(lines_of(Journal())[0].rpartition(" ")[0])[0] == "prediction"
 
 
-def test_a_learner_s_own_strategy_has_the_options_that_it_likes(monkeypatch) -> None:
+def test_custom_strategy_accepts_any_options(monkeypatch) -> None:
     monkeypatch.setitem(STRATEGIES, "mine", "a try")
     assert Plan("mine", 16, 0.4, {"share": 0.5}).options == {"share": 0.5}
 
@@ -145,7 +145,7 @@ def test_the_best_rate_is_the_one_with_the_fewest_steps() -> None:
         best_rate({0.1: None, 0.2: None})
 
 
-def test_plans_and_tasks_say_what_they_are() -> None:
+def test_plans_and_tasks_describe_and_validate_themselves() -> None:
     assert OTHER.in_words() == "local SGD, batch 16, rate 0.4, every 4"
     assert Plan("local SGD", 16, 0.4).options == {"every": 8}
     with pytest.raises(ValueError, match="local SGD has no option 'often'; known: every"):

@@ -19,7 +19,7 @@ def found(plan: Plan) -> list:
     return guesses(TASKS["A"], plan, 4, (176, 48), TENSORS)
 
 
-def test_the_first_is_right() -> None:
+def test_first_guess_is_the_right_one() -> None:
     (right, *_), task = found(FLAT), TASKS["A"]
     sync = sync_seconds([sum(TENSORS)], 4, task.latency, task.megabits)
     by_hand = speed_up(Run(1, 16, 176), Run(4, 16, 48), 0.002, 0.008, sync, 4)
@@ -54,12 +54,12 @@ BY_HAND = {
 }
 
 
-def test_each_mistake_is_what_it_says_by_hand() -> None:
+def test_each_mistake_equals_hand_calculation() -> None:
     values = {one.name: one.speed_up for one in found(PER_LAYER)}
     assert values == pytest.approx(BY_HAND, rel=1e-9)
 
 
-def test_local_sgd_averages_seldom_by_hand() -> None:
+def test_local_sgd_mistakes_equal_hand_calculation() -> None:
     values = {one.name: one.speed_up for one in found(LOCAL)}
     once = 2 * (0.020 + sum(LARGE) * 8 / 50e6)
     assert values["by-the-formula"] == pytest.approx(256 * 0.040 / (88 * (0.040 + once / 16)))
@@ -67,7 +67,7 @@ def test_local_sgd_averages_seldom_by_hand() -> None:
 
 
 @pytest.mark.parametrize("plan", [PER_LAYER, FLAT, LOCAL], ids=["layers", "flat", "local"])
-def test_each_mistake_is_read_from_its_number(plan: Plan) -> None:
+def test_each_mistake_is_recognised_by_its_number(plan: Plan) -> None:
     right, *mistakes = found(plan)
     told = 0
     for mistake in mistakes:
@@ -80,14 +80,14 @@ def test_each_mistake_is_read_from_its_number(plan: Plan) -> None:
     assert told >= 10
 
 
-def test_a_number_of_nobody_s_is_told_the_right_one() -> None:
+def test_unexplained_number_gets_the_right_one() -> None:
     right = found(FLAT)[0].speed_up
     assert reading(1.87 * right + 0.31, right, found(FLAT)) == (
         f"with the measured steps, the formula gives {right:.2f}"
     )
 
 
-def test_ranks_that_never_speak_are_predicted_as_one_rank() -> None:
+def test_ranks_without_messages_are_predicted_as_one_rank() -> None:
     found = guesses(TASKS["A"], Plan("alone", 16, 0.4), 4, (128, 128), TENSORS)
     assert found[0].speed_up == pytest.approx(1.0)
     assert reading(1.02, 0.98, found).startswith("agrees with the formula")
@@ -96,7 +96,7 @@ def test_ranks_that_never_speak_are_predicted_as_one_rank() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["overlapped", "asynchronous", "pipeline", "mine"])
-def test_where_there_is_no_formula_nothing_is_claimed(strategy: str, monkeypatch) -> None:
+def test_strategy_without_formula_gets_no_guesses(strategy: str, monkeypatch) -> None:
     monkeypatch.setitem(STRATEGIES, "mine", "a try")
     none = guesses(TASKS["A"], Plan(strategy, 16, 0.4), 4, (176, 44), TENSORS)
     assert none == []

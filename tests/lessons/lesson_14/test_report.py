@@ -143,7 +143,7 @@ def test_a_report_has_all_its_parts(journal: Journal) -> None:
     assert str(journal.folder) not in text + repr(report) + report._repr_html_()
 
 
-def test_nothing_is_overwritten(journal: Journal) -> None:
+def test_existing_reports_are_not_overwritten(journal: Journal) -> None:
     (journal.folder / "report-2.pdf").write_text("somebody's")
     names = [write_report(journal, result()).html.name for _ in range(3)]
     assert names == ["report-1.html", "report-3.html", "report-4.html"]
@@ -151,7 +151,7 @@ def test_nothing_is_overwritten(journal: Journal) -> None:
     assert [entry.kind for entry in journal.entries()] == ["run"] * 3
 
 
-def test_it_says_what_is_not_as_it_should_be(journal: Journal) -> None:
+def test_report_warns_about_irregularities(journal: Journal) -> None:
     first = write_report(journal, result())
     assert first.warnings == ["No prediction was written down before the first run of this plan."]
     journal.predict("A", PLAN, 1.5)
@@ -167,7 +167,7 @@ def test_it_says_what_is_not_as_it_should_be(journal: Journal) -> None:
     assert "Line 1 of the journal was changed" in third.html.read_text()
 
 
-def test_a_run_that_missed_its_target_has_a_report_too(journal: Journal) -> None:
+def test_run_that_missed_its_target_is_reported(journal: Journal) -> None:
     journal.predict("A", PLAN, 2.0)
     report = write_report(journal, result((0.5, 0.6)))
     assert "the plan did not reach the target: 60.0% in 1.0 s" in dict(report.rows)["measured"]
@@ -200,16 +200,16 @@ OTHER = Plan("flattened", 8, 0.4)
         (PLAN, runs_of(PLAN)[0], runs_of(PLAN), "the baseline is one rank with batch 16"),
     ],
 )  # fmt: skip
-def test_a_run_that_is_not_of_the_plan_is_no_result(plan, alone, runs, told) -> None:
+def test_result_rejects_runs_of_another_plan(plan, alone, runs, told) -> None:
     with pytest.raises(ValueError, match=told):
         Result.of("A", plan, alone, runs)
 
 
-def test_the_rate_of_the_baseline_is_told(journal: Journal) -> None:
+def test_report_states_the_baseline_rate(journal: Journal) -> None:
     assert dict(write_report(journal, result()).rows)["one rank"] == "batch 16, rate 0.2"
 
 
-def test_ranks_that_never_speak_are_told_what_they_are(journal: Journal) -> None:
+def test_report_describes_ranks_without_messages(journal: Journal) -> None:
     plan = Plan("alone", 16, 0.4)
     silent = Result.of("A", plan, one_rank(), runs_of(plan, calls=0))
     words = dict(write_report(journal, silent).rows)
@@ -231,7 +231,7 @@ def figures() -> list:
     return [two_parts(), accuracy_over_time(one.alone, one.together)]
 
 
-def test_figures_are_pictures_with_words_the_same_each_time() -> None:
+def test_figures_have_alt_text_and_are_deterministic() -> None:
     for figure, again in zip(figures(), figures(), strict=True):
         ElementTree.fromstring(figure.svg)
         assert len(figure.alt.split()) > 10

@@ -54,7 +54,7 @@ def case_a_receive_ends_after_its_send_began(rank, size):
     assert received.start < sent.start < received.end
 
 
-def case_a_request_that_nobody_waits_for_is_marked(rank, size):
+def case_unwaited_request_is_marked(rank, size):
     with recorded_messages() as log:
         if rank < 2:
             works = [dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.zeros(1), 1 - rank)]
@@ -64,7 +64,7 @@ def case_a_request_that_nobody_waits_for_is_marked(rank, size):
         works[0].wait()
 
 
-def case_a_batch_is_written_down_message_by_message(rank, size):
+def case_batch_is_recorded_message_by_message(rank, size):
     """As those of ``isend`` and ``irecv``, also where one recording stands within another."""
     group = dist.new_group([0, 1])
     if rank > 1:
@@ -93,7 +93,7 @@ def case_a_batch_is_written_down_message_by_message(rank, size):
     dist.destroy_process_group(group)
 
 
-def case_afterwards_nothing_is_written_down(rank, size):
+def case_functions_are_restored_after_recording(rank, size):
     names = ("send", "recv", "isend", "irecv", "P2POp", "batch_isend_irecv")
     before = [getattr(dist, name) for name in names]
     with recorded_messages() as log:
@@ -102,7 +102,7 @@ def case_afterwards_nothing_is_written_down(rank, size):
     assert log == []
 
 
-def case_another_group_is_refused_and_nothing_is_sent(rank, size):
+def case_message_outside_the_group_raises_unsent(rank, size):
     mine = dist.new_group()
     with recorded_messages(only=mine), pytest.raises(OutsideTheGroupError, match="send"):
         dist.send(torch.ones(1), (rank + 1) % size)
@@ -115,7 +115,7 @@ def case_another_group_is_refused_and_nothing_is_sent(rank, size):
     dist.destroy_process_group(mine)
 
 
-def case_everyone_is_told_what_happened(rank, size):
+def case_every_rank_gets_all_events(rank, size):
     def talk(group):
         if rank == 0:
             dist.send(torch.tensor([7.0]), 1, group=group)
@@ -129,7 +129,7 @@ def case_everyone_is_told_what_happened(rank, size):
     assert not seen.hung
 
 
-def case_a_hang_ends_and_harms_no_other_group(rank, size):
+def case_hang_ends_and_leaves_other_groups_intact(rank, size):
     seen = observe_messages(
         lambda group: dist.recv(torch.zeros(1), 1 - rank, group=group) if rank < 2 else None,
         timeout=4,  # the group is made within it, too

@@ -29,7 +29,7 @@ def step_on(model, optimizer, step):
     optimizer.step()
 
 
-def case_whoever_is_behind_takes_over_weights_and_momentum(rank, size):
+def case_catch_up_copies_weights_and_momentum(rank, size):
     for ahead in range(size):
         for behind, furthest in ((0, 1), (3, 4)):  # at 0 there is no momentum yet
             steps = furthest if rank == ahead else behind
@@ -42,7 +42,7 @@ def case_whoever_is_behind_takes_over_weights_and_momentum(rank, size):
             assert torch.equal(model.weight, wanted.weight)
 
 
-def case_in_a_group_of_some(rank, size):
+def case_catch_up_in_a_subgroup(rank, size):
     living = [r for r in range(size) if r != 0] or [0]
     group = dist.new_group(living)
     if rank in living:
@@ -52,7 +52,7 @@ def case_in_a_group_of_some(rank, size):
         assert torch.equal(model.weight, trained(2)[0].weight)
 
 
-def case_a_model_is_wrapped_anew_after_a_broken_backward(rank, size):
+def case_model_is_rewrapped_after_a_failed_backward(rank, size):
     """Where the old wrapper lives on, its hooks would raise in the new one's backward."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     broken = [True]

@@ -52,7 +52,7 @@ def alone(size: int) -> torch.nn.Module:
     return worker.model
 
 
-def case_synchronous_strategies_are_one_process_with_the_whole_batch(rank, size):
+def case_synchronous_strategies_equal_one_process(rank, size):
     serial = alone(size)
     for name, options, calls in (
         ("per layer", {}, 4 * STEPS),
@@ -76,7 +76,7 @@ def case_compressed_sends_half_the_bytes_and_stays_close(rank, size):
     assert traffic.collectives["all_reduce"].bytes == STEPS * MODEL_BYTES // 2
 
 
-def case_local_sgd_averages_now_and_then(rank, size):
+def case_local_sgd_averages_periodically(rank, size):
     worker, traffic = trained("local SGD", rank, size, every=STEPS)
     assert_replicas_equal(worker.model)
     assert traffic.collectives["all_reduce"].messages == 1
@@ -100,7 +100,7 @@ def case_a_pipeline_trains_each_stage_on_its_rank(rank, size):
     assert traffic.sent.messages == STEPS * 4 * ((rank > 0) + (rank < size - 1))
 
 
-def case_a_rehearsal_takes_as_many_steps_as_the_run(rank, size):
+def case_rehearsal_takes_as_many_steps_as_the_run(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 0.8}, latency=0.01, megabits=400)
     plan = Plan("flattened", batch=16, rate=0.4)
     rehearsed, run = training.rehearse(task, plan), training.train(task, plan)
@@ -125,21 +125,21 @@ def case_a_rehearsal_takes_as_many_steps_as_the_run(rank, size):
     assert kinds == {"section", "all_reduce"}
 
 
-def case_the_device_takes_its_time(rank, size):
+def case_step_takes_at_least_the_devices_time(rank, size):
     plan = Plan("alone", TASK.batch, 0.1)
     run = training.train_alone(dataclasses.replace(TASK, most_steps=8), plan)
     assert run.looks[-1].steps == 8
     assert run.step_seconds >= TASK.baseline_step
 
 
-def case_each_stage_takes_its_share_of_the_device(rank, size):
+def case_each_stage_takes_its_share_of_the_device_time(rank, size):
     task = dataclasses.replace(TASK, most_steps=4, latency=0.0, megabits=1e6)
     pipe = training.train(task, Plan("pipeline", 64, 0.1, {"micro_batches": 4}))
     # Each rank computes 64 samples on its stage, and pays what a step takes besides, once.
     assert pipe.step_seconds >= task.fixed_seconds + 64 * task.sample_seconds / size
 
 
-def case_a_server_serves_and_looks_are_everybody_s(rank, size):
+def case_server_run_counts_the_steps_of_all_workers(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 0.3})
     run = training.rehearse(task, Plan("asynchronous", batch=16, rate=0.1))
     assert run.reached is run.looks[-1], "it stops at the target"
@@ -152,7 +152,7 @@ def case_a_server_serves_and_looks_are_everybody_s(rank, size):
     )  # greetings, and gradients that came too late
 
 
-def case_what_is_measured_ends_at_the_limit_of_steps(rank, size):
+def case_run_ends_at_the_step_limit(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1})
     run = training.rehearse(task, Plan("local SGD", batch=8, rate=0.01, options={"every": 4}))
     assert run.reached is None
@@ -161,7 +161,7 @@ def case_what_is_measured_ends_at_the_limit_of_steps(rank, size):
     assert run.calls == run.looks[-1].steps // 4
 
 
-def case_one_replica_is_looked_at_and_never_a_mean(rank, size):
+def case_evaluation_uses_one_replica_not_the_mean(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1})
     test = training.load(task)[1]
     models_of = {}
@@ -181,7 +181,7 @@ def case_one_replica_is_looked_at_and_never_a_mean(rank, size):
     assert accuracy(mean, test) != own[0], "a mean would have told something else"
 
 
-def case_ranks_that_never_speak_take_as_long_as_one(rank, size):
+def case_ranks_without_messages_take_as_long_as_one(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8, latency=1.0)
     run = training.train(task, Plan("local SGD", 16, 0.4, {"every": 100_000}))
     assert (run.calls, run.messages) == (0, 0)
@@ -189,7 +189,7 @@ def case_ranks_that_never_speak_take_as_long_as_one(rank, size):
     assert run.shown is not None
 
 
-def case_an_average_costs_time_on_the_link(rank, size):
+def case_averaging_takes_time_on_the_link(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8)
     run = training.train(task, Plan("local SGD", 16, 0.4, {"every": 8}))
     once = costs.sync_seconds([MODEL_BYTES], size, task.latency, task.megabits)
@@ -208,7 +208,7 @@ def added(name, strategy):
         del STRATEGIES[name], strategies.READY[name]
 
 
-def case_a_strategy_of_one_s_own_and_one_that_is_not_there(rank, size):
+def case_custom_strategy_trains_and_missing_one_raises(rank, size):
     with added("mine", strategies.READY["flattened"]):
         mine = training.rehearse(TASK, Plan("mine", 8, 0.1))
         del strategies.READY["mine"]
@@ -218,14 +218,14 @@ def case_a_strategy_of_one_s_own_and_one_that_is_not_there(rank, size):
     assert mine.checksum == training.rehearse(TASK, Plan("flattened", 8, 0.1)).checksum
 
 
-def case_a_strategy_without_a_step_is_named(rank, size):
+def case_strategy_without_a_step_raises(rank, size):
     with added("forgetful", lambda worker: None):
         message = error_on_all_ranks(TypeError, training.rehearse, TASK, Plan("forgetful", 8, 0.1))
     assert "the strategy 'forgetful' returned None" in message
     assert "the function of one step" in message
 
 
-def case_looks_are_off_the_clock(rank, size):
+def case_evaluations_are_not_timed(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8)
     plan = Plan("flattened", batch=8, rate=0.1)
     with emulated_link(0.1):
