@@ -16,7 +16,7 @@ PAGE = """<!doctype html>
 """
 
 
-def test_faults_are_found_where_they_are(page: Page, tmp_path: Path) -> None:
+def test_axe_reports_faults_with_their_location(page: Page, tmp_path: Path) -> None:
     right, wrong = tmp_path / "right.html", tmp_path / "wrong.html"
     right.write_text(PAGE % ("#57606a", 'alt="four ranks"'), encoding="utf-8")
     wrong.write_text(PAGE % ("#aaaaaa", ""), encoding="utf-8")

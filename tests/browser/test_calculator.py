@@ -56,7 +56,7 @@ def slide(page: Page, label: str, to: float) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_sliders_move_what_the_formulas_say(notebooks) -> None:
+def test_sliders_update_the_formulas_results(notebooks) -> None:
     page = notebooks.open("calculator.ipynb", [the_cell()])
     # Stored in the notebook: a still picture and its words, for whoever has no kernel.
     says(page, START)

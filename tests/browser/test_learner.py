@@ -175,7 +175,7 @@ def opens(notebooks: Notebooks, folder: Path, lesson: str) -> Learner:
 
 
 @pytest.mark.timeout(600)
-def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
+def test_wrong_answers_get_feedback_and_hints(notebooks, tmp_path: Path) -> None:
     learner = opens(notebooks, tmp_path, LESSON)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
@@ -212,9 +212,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
-    notebooks, tmp_path: Path
-) -> None:
+def test_learner_sees_hang_and_death_and_keeps_work(notebooks, tmp_path: Path) -> None:
     learner = opens(notebooks, tmp_path, LESSON)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
@@ -248,7 +246,7 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
 
 
 @pytest.mark.timeout(400)
-def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path) -> None:
+def test_learner_trains_and_continues_after_restart(notebooks, tmp_path: Path) -> None:
     """The first steps of lesson 05, and its first exercise: errors in torch, a check stopped."""
     learner = opens(notebooks, tmp_path, LESSON_05)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")

@@ -27,7 +27,7 @@ def line_of(function: str) -> int:
     return 1 + PAGE[: PAGE.index(f"function {function}")].count("\n")
 
 
-def test_errors_and_other_values_are_described_with_their_place(page: Page, tmp_path: Path) -> None:
+def test_thrown_values_are_described_with_their_location(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "throws.html"
     path.write_text(PAGE, encoding="utf-8")
     place = path.as_uri()

@@ -95,7 +95,7 @@ def slides_of(deck: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
-def test_a_deck_is_built_and_fits(page: Page, deck: Path) -> None:
+def test_deck_is_up_to_date_and_slides_fit(page: Page, deck: Path) -> None:
     built = deck.with_suffix(".html")
     stamp = build_slides.stamp_of(built)
     assert stamp == build_slides.fingerprint(deck), "its source has changed: make slides"
@@ -107,7 +107,7 @@ def test_a_deck_is_built_and_fits(page: Page, deck: Path) -> None:
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
-def test_a_deck_has_figures_notes_and_lessons_that_exist(deck: Path) -> None:
+def test_deck_refers_to_existing_figures_notes_and_lessons(deck: Path) -> None:
     build_slides.with_pictures(deck)  # raises where a lesson has no such figure
     for number, slide in enumerate(slides_of(deck), 1):
         notes = [text for text in re.findall(r"<!--(.*?)-->", slide, re.S) if "_class" not in text]
@@ -117,7 +117,7 @@ def test_a_deck_has_figures_notes_and_lessons_that_exist(deck: Path) -> None:
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
-def test_a_deck_is_for_all_eyes_and_readers(page: Page, deck: Path) -> None:
+def test_deck_is_accessible(page: Page, deck: Path) -> None:
     opened(page, deck)
     assert page.evaluate(FAINT) == []
     # What isn't the present slide is hidden from screen readers, and so from axe-core.
@@ -129,7 +129,7 @@ def test_a_deck_is_for_all_eyes_and_readers(page: Page, deck: Path) -> None:
     assert "\n".join(map(str, violations(page))) == ""
 
 
-def test_faint_text_is_found(page: Page) -> None:
+def test_low_contrast_text_is_reported(page: Page) -> None:
     opened(page, build_slides.decks()[0])
     page.evaluate("void (document.querySelectorAll('section p')[1].style.color = '#888')")
     found = page.evaluate(FAINT)
@@ -137,7 +137,7 @@ def test_faint_text_is_found(page: Page) -> None:
     assert re.match(r"slide \d+: P .* 3\.\d\d", found[0])
 
 
-def test_a_talk_needs_no_mouse(page: Page) -> None:
+def test_slides_work_from_keyboard(page: Page) -> None:
     deck = build_slides.decks()[0]
     address, last = deck.with_suffix(".html").as_uri(), len(slides_of(deck))
     page.goto(address)
@@ -161,7 +161,7 @@ def test_a_talk_needs_no_mouse(page: Page) -> None:
     expect(notes).to_contain_text("Nearly every later decision", timeout=20_000)
 
 
-def test_what_does_not_fit_is_found(page: Page) -> None:
+def test_overflowing_content_is_reported(page: Page) -> None:
     opened(page, build_slides.decks()[0])
     assert page.evaluate(OVERFLOWS) == []
     page.evaluate(
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_found(page: Page) -> None:
     assert all("slide 4: P" in each for each in found)
 
 
-def test_a_figure_is_one_of_its_lesson() -> None:
+def test_figure_must_match_one_figure_of_lesson() -> None:
     assert build_slides.figure("03/ring all-reduce on 4 ranks").alt.startswith("ring all-reduce")
     with pytest.raises(build_slides.SlidesError, match="has no figure with 'nowhere'"):
         build_slides.figure("03/nowhere")
@@ -183,7 +183,7 @@ def test_a_figure_is_one_of_its_lesson() -> None:
         build_slides.figure("77/ring")
 
 
-def test_each_formula_is_named_by_its_tex() -> None:
+def test_each_formula_is_labelled_with_its_tex() -> None:
     text = "So $x_1$ in `$code$`:\n\n$$\ny\n$$\n\n```\n$shell\n```\n\n<!-- $5 or $6 -->\n"
     tex = build_slides.formulas(text)
     assert tex == ["x_1", "y"]

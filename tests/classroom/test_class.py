@@ -68,7 +68,7 @@ def rows(page: str) -> list[list[str]]:
     return [[re.sub(r" ?<[^>]*>", " ", cell).strip() for cell in row] for row in cells]
 
 
-def test_who_is_stuck_stands_first(tmp_path: Path, shared: Path) -> None:
+def test_stuck_learners_are_listed_first(tmp_path: Path, shared: Path) -> None:
     page = page_of(tmp_path, f"{shared}")
     shown = rows(page)
     assert [row[0] for row in shown] == ["cleo", "ben", "dan", "ada"]
@@ -83,7 +83,7 @@ def test_who_is_stuck_stands_first(tmp_path: Path, shared: Path) -> None:
     assert escape(in_general("uneven", find(MY_SHARE))) in exercises
 
 
-def test_the_page_needs_no_colours_script_or_other_file(tmp_path: Path, shared: Path) -> None:
+def test_page_needs_no_colour_script_or_other_file(tmp_path: Path, shared: Path) -> None:
     page = page_of(tmp_path, f"{shared}")
     assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert "prefers-color-scheme: dark" in page
@@ -97,7 +97,7 @@ def test_names_can_be_left_out(tmp_path: Path, shared: Path) -> None:
     assert not re.search(r"\b(ada|ben|cleo|dan)\b", page)
 
 
-def test_html_stays_text(tmp_path: Path, shared: Path) -> None:
+def test_html_in_names_is_escaped(tmp_path: Path, shared: Path) -> None:
     """Reading lets none through, and the page would show it as it is."""
     write(shared, "<script>alert(1)<.1", line("tried", NEIGHBOURS, "<script>"), line("here"))
     assert "<script" not in page_of(tmp_path, f"{shared}")
@@ -107,22 +107,20 @@ def test_html_stays_text(tmp_path: Path, shared: Path) -> None:
     assert tag not in page_for([learner], [NEIGHBOURS], 0, {tag: tag})
 
 
-def test_columns_are_the_lessons_asked_for(tmp_path: Path, shared: Path) -> None:
+def test_columns_are_the_selected_lessons(tmp_path: Path, shared: Path) -> None:
     page = page_of(tmp_path, f"{shared}", "--lessons", "01-02")
     columns = re.findall(r'<th scope="col">(\d\d\.\w+)', page)
     assert {column[:2] for column in columns} == {"01", "02"}
     assert "0 of " in page
 
 
-def test_a_learner_who_has_gone_and_an_empty_class(tmp_path: Path) -> None:
+def test_empty_class_says_no_learner_has_begun(tmp_path: Path) -> None:
     page = page_of(tmp_path, f"{tmp_path / 'new'}")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o1733
     assert "No learner has begun yet, or none has COURSE_CLASS set." in page
 
 
-def test_the_file_is_for_the_teacher_and_made_again_in_one_step(
-    tmp_path: Path, shared: Path
-) -> None:
+def test_file_is_private_and_replaced_atomically(tmp_path: Path, shared: Path) -> None:
     out = tmp_path / "class.html"
     out.write_text("old")
     out.chmod(0o644)
@@ -146,7 +144,7 @@ def test_the_file_is_for_the_teacher_and_made_again_in_one_step(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_interrupt_at_any_moment_ends_it(
+def test_interrupt_at_any_moment_ends_the_command(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Say one that comes when the page has just been put in its place."""
@@ -180,7 +178,7 @@ def asked(address: str, path: str, host: str = "", method: str = "GET") -> tuple
         return answer.status, answer.read().decode()
 
 
-def test_only_who_knows_the_address_sees_the_page() -> None:
+def test_page_is_served_only_at_its_secret_address() -> None:
     with running("the page of Ada") as address:
         where = urlsplit(address)
         assert where.hostname == "127.0.0.1"
@@ -198,7 +196,7 @@ def test_only_who_knows_the_address_sees_the_page() -> None:
         assert urlsplit(another).path != where.path
 
 
-def test_a_silent_connection_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connection_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_ASKS_WITHIN_S", 2 * WITHIN_S)
     with running("the page of Ada") as address:
         where = urlsplit(address)
@@ -208,7 +206,7 @@ def test_a_silent_connection_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatc
         silent.close()
 
 
-def test_it_is_served_on_loopback_alone(tmp_path: Path, shared: Path) -> None:
+def test_server_listens_on_loopback_only(tmp_path: Path, shared: Path) -> None:
     program = [sys.executable, "-m", "course_lib.command", "class", f"{shared}", "--port", "0"]
     with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -235,7 +233,7 @@ def test_it_is_served_on_loopback_alone(tmp_path: Path, shared: Path) -> None:
         (["x", "--out", "gone/class.html"], "No such file or directory"),
     ],
 )
-def test_a_refusal_is_one_sentence(
+def test_command_error_is_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -260,7 +258,7 @@ def test_a_refusal_is_one_sentence(
         (["c", "--no-browser"], ("", "")),
     ],
 )
-def test_lab_hands_the_class_on(
+def test_lab_passes_class_settings_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -291,7 +289,7 @@ def test_lab_hands_the_class_on(
         (["--name", "Ada"], "it needs --class SHARED as well"),
     ],
 )
-def test_lab_refuses_a_class_that_is_not_there(
+def test_lab_rejects_missing_class_folder(
     arguments: list[str],
     reason: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -45,7 +45,7 @@ def lines(shared: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines() if line]
 
 
-def test_a_hang_is_seen_while_it_lasts(learners: dict[str, Learner], shared: Path) -> None:
+def test_hang_is_shown_while_it_lasts(learners: dict[str, Learner], shared: Path) -> None:
     wait_until(lambda: hangs(shared, "eva"), WITHIN_S, "eva's hang")
     running = row(shared, "eva").running
     assert running is not None
@@ -55,7 +55,7 @@ def test_a_hang_is_seen_while_it_lasts(learners: dict[str, Learner], shared: Pat
     wait_until(lambda: row(shared, "eva").running is None, WITHIN_S, "the end of eva's hang")
 
 
-def test_a_check_that_runs_on_is_seen_until_its_kernel_is_dead(
+def test_endless_check_is_shown_until_its_kernel_dies(
     learners: dict[str, Learner], shared: Path
 ) -> None:
     wait_until(lambda: row(shared, "jon").running, WITHIN_S, "jon's endless check")
@@ -105,14 +105,14 @@ def test_each_learner_has_a_row(learners: dict[str, Learner], shared: Path) -> N
         assert found()[name] == work, name
 
 
-def test_a_kernel_has_one_file_and_a_rank_has_none(
+def test_kernel_writes_one_file_and_ranks_write_none(
     learners: dict[str, Learner], shared: Path
 ) -> None:
     names = [path.name.partition(".")[0] for path in shared.iterdir()]
     assert sorted(names) == sorted([*learners, "hal"]), "hal has two notebooks open"
 
 
-def test_no_code_is_written(learners: dict[str, Learner], shared: Path) -> None:
+def test_record_contains_no_code(learners: dict[str, Learner], shared: Path) -> None:
     allowed = {"t", "is", "exercise", "mistake", "for", "hangs"}
     for name in learners:
         assert {key for line in lines(shared, name) for key in line} <= allowed
@@ -120,7 +120,9 @@ def test_no_code_is_written(learners: dict[str, Learner], shared: Path) -> None:
     assert fays == ["it-raises"], "and no word of the exception"
 
 
-def test_a_learner_can_stop_it_and_is_told_once(learners: dict[str, Learner], shared: Path) -> None:
+def test_learner_can_opt_out_and_is_notified_once(
+    learners: dict[str, Learner], shared: Path
+) -> None:
     ada = learners["ada"]
     before = lines(shared, "ada")
     assert "Your teacher" not in ada.run(IMPORTS)

@@ -53,7 +53,7 @@ def test_two_kernels_of_a_learner_are_one_row(tmp_path: Path) -> None:
     assert ada.seen == pytest.approx(now - 10, abs=5)
 
 
-def test_solved_stays_solved(tmp_path: Path) -> None:
+def test_solved_exercise_stays_solved(tmp_path: Path) -> None:
     write(tmp_path, "ada.1", line("solved", NEIGHBOURS), line("tried", NEIGHBOURS, "uneven"))
     ada = the_only(tmp_path)
     assert (ada.solved, ada.stuck) == (1, 0)
@@ -63,12 +63,12 @@ def test_solved_stays_solved(tmp_path: Path) -> None:
     ("name", "ada"),
     [("ada.1", "ada"), ("a.b.1", "a.b"), ("<b>.1", "_b_"), ("1", "_"), ("a\u202eb\n.1", "a_b_")],
 )
-def test_a_name_is_plain(tmp_path: Path, name: str, ada: str) -> None:
+def test_name_is_reduced_to_plain_characters(tmp_path: Path, name: str, ada: str) -> None:
     write(tmp_path, name, line("here"))
     assert the_only(tmp_path).name == ada
 
 
-def test_a_name_of_no_encoding_is_plain(tmp_path: Path) -> None:
+def test_undecodable_name_is_reduced_to_plain_characters(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff\xfe.1.jsonl", "w") as file:
         file.write(line("here"))
     assert the_only(tmp_path).name == "__"
@@ -102,7 +102,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))  # some tell the time
-def test_nonsense_is_passed_over(tmp_path: Path, nonsense: bytes) -> None:
+def test_malformed_lines_are_ignored(tmp_path: Path, nonsense: bytes) -> None:
     write(tmp_path, "ada.1", nonsense, line("tried", MY_SHARE, "uneven"), nonsense)
     write(tmp_path, "ben.1", line("solved", NEIGHBOURS))
     ada, ben = reading.shared(tmp_path, IDS)
@@ -111,14 +111,14 @@ def test_nonsense_is_passed_over(tmp_path: Path, nonsense: bytes) -> None:
     assert ben.solved == 1
 
 
-def test_numbers_may_be_as_large_as_they_are(tmp_path: Path) -> None:
+def test_very_large_numbers_are_accepted(tmp_path: Path) -> None:
     write(tmp_path, "ada.1", line("solved", NEIGHBOURS, at=9e10), line("here", at=0))
     learner = the_only(tmp_path)
     assert learner.solved == 1
     assert learner.seen <= time.time()
 
 
-def test_of_a_huge_file_the_end_is_read(tmp_path: Path) -> None:
+def test_only_end_of_huge_file_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, "ada.1")
     with open(path, "ab") as file:
         file.truncate(1 << 40)  # a hole: it takes no place
@@ -127,7 +127,7 @@ def test_of_a_huge_file_the_end_is_read(tmp_path: Path) -> None:
     assert the_only(tmp_path).solved == 1
 
 
-def test_a_flood_of_files_has_bounds(tmp_path: Path) -> None:
+def test_number_of_files_read_is_bounded(tmp_path: Path) -> None:
     for number in range(300):
         write(tmp_path, f"x{number}.1", line("here"))
         write(tmp_path, f"ada.{number}", line("tried", NEIGHBOURS))
@@ -137,7 +137,7 @@ def test_a_flood_of_files_has_bounds(tmp_path: Path) -> None:
     assert ada.work[NEIGHBOURS].tries == reading._MOST_KERNELS
 
 
-def test_links_pipes_and_folders_are_no_files(tmp_path: Path) -> None:
+def test_links_pipes_and_folders_are_ignored(tmp_path: Path) -> None:
     secret = write(tmp_path / "elsewhere", "secret.1", line("solved", NEIGHBOURS))
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -159,7 +159,7 @@ def test_files_of_two_accounts_are_two_rows(tmp_path: Path) -> None:
     assert names == ["ada (root)", "ada (account 12345)"]
 
 
-def test_a_cell_that_runs_is_shown_until_its_signs_stop(tmp_path: Path) -> None:
+def test_running_cell_is_shown_until_its_updates_stop(tmp_path: Path) -> None:
     sign = {"for": 50.0, "hangs": True}
     write(tmp_path, "ada.1", line("running", NEIGHBOURS, **sign), ago=15)
     running = the_only(tmp_path).running
@@ -208,7 +208,7 @@ def test_homes_are_read_without_following_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
-def test_in_a_home_only_its_owners_files_count(tmp_path: Path) -> None:
+def test_files_of_other_owners_in_a_home_are_ignored(tmp_path: Path) -> None:
     folder = tmp_path / "ada" / reading.IN_A_HOME
     os.chown(write(folder, "ada.1", line("solved", NEIGHBOURS)), 12345, 12345)
     (ada,) = reading.homes(f"{tmp_path}/*", reading.IN_A_HOME, IDS)
@@ -216,7 +216,7 @@ def test_in_a_home_only_its_owners_files_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another account")
-def test_homes_that_are_closed_are_one_sentence() -> None:
+def test_unreadable_homes_raise_one_sentence() -> None:
     with scratch() as homes:
         write(homes / "ada" / reading.IN_A_HOME, "ada.1", line("here"))
         (homes / "ben").mkdir()
@@ -229,7 +229,7 @@ def test_homes_that_are_closed_are_one_sentence() -> None:
             os.seteuid(0)
 
 
-def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_folder_or_homes_raise_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(NothingToReadError, match=r"gone cannot be read .*COURSE_CLASS$"):
         reading.shared(tmp_path / "gone", IDS)
     with pytest.raises(NothingToReadError, match="give the learners' homes, in quotes"):

@@ -35,20 +35,20 @@ def said(folder: Path, code: str = RIGHT, before: str = "", **variables: str) ->
     ).stdout
 
 
-def test_nothing_is_written_or_said_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_recorded_by_default(tmp_path: Path) -> None:
     assert said(tmp_path) == "00.neighbours: right. Right for 1, 2, 3, 4 and 7 ranks.\n"
     files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert files == ["00.neighbours.solved"], "the learner's own"
 
 
-def test_outside_of_a_workspace_nothing_is_written_or_said(tmp_path: Path) -> None:
+def test_nothing_is_recorded_outside_workspace(tmp_path: Path) -> None:
     """Say where lessons are built, or graded."""
     variables = {"COURSE_CLASS": f"{tmp_path}", "COURSE_WORKSPACE": f"{tmp_path / 'another'}"}
     assert "teacher" not in said(tmp_path, **variables)
     assert not list(tmp_path.glob("*.jsonl"))
 
 
-def test_a_line_is_there_when_the_process_has_ended(tmp_path: Path) -> None:
+def test_lines_are_written_before_process_ends(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     old = os.umask(0o077)
@@ -66,7 +66,7 @@ def test_a_line_is_there_when_the_process_has_ended(tmp_path: Path) -> None:
     assert [line["is"] for line in lines] == ["here", "solved", *["hint"] * 1000]
 
 
-def test_a_folder_of_ones_own_is_made(tmp_path: Path) -> None:
+def test_private_folder_is_created(tmp_path: Path) -> None:
     said(tmp_path, COURSE_CLASS="~/rank-by-rank/class", JUPYTERHUB_USER="ada")
     folder = tmp_path / reading.IN_A_HOME
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -76,7 +76,7 @@ def test_a_folder_of_ones_own_is_made(tmp_path: Path) -> None:
     assert learner.work["00.neighbours"].solved
 
 
-def test_an_account_without_a_name_has_a_number(tmp_path: Path) -> None:
+def test_account_without_name_is_recorded_by_number(tmp_path: Path) -> None:
     """As in a container that runs as any account."""
     before = "import os, pwd\nfor name in ('LOGNAME', 'USER', 'LNAME', 'USERNAME'):\n"
     before += "    os.environ.pop(name, None)\ndel pwd.getpwuid\n"
@@ -103,7 +103,7 @@ FULL += "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     ("before", "folder", "reason"),
     [("", "gone", "No such file"), ("", "a file", "Not a directory"), (FULL, "there", "too large")],
 )
-def test_a_check_works_where_nothing_can_be_written(
+def test_check_works_if_record_cannot_be_written(
     tmp_path: Path, before: str, folder: str, reason: str
 ) -> None:
     (tmp_path / "there").mkdir()
@@ -117,7 +117,7 @@ def test_a_check_works_where_nothing_can_be_written(
     assert reason in text
 
 
-def test_a_disk_that_does_not_answer_keeps_neither_a_check_nor_the_end(tmp_path: Path) -> None:
+def test_hanging_disk_delays_neither_check_nor_exit(tmp_path: Path) -> None:
     """A pipe that nobody reads stands for it: the thread hangs in opening it."""
     os.mkfifo(tmp_path / f"ada.{'0' * 16}.jsonl")
     before = "import secrets; secrets.token_hex = lambda n: '0' * 2 * n"
@@ -125,14 +125,14 @@ def test_a_disk_that_does_not_answer_keeps_neither_a_check_nor_the_end(tmp_path:
     assert "00.neighbours: right." in said(tmp_path, RIGHT, before, **variables)
 
 
-def test_every_mistake_has_a_name_that_is_read() -> None:
+def test_every_mistake_name_is_readable() -> None:
     paths = [mistakes.SHARED, *lessons.NOTEBOOKS.glob("lesson_*/mistakes.md")]
     names = {name for path in paths for _, name in mistakes.read(path).texts}
     assert len(names) > 100
     assert not [name for name in names if not reading._MISTAKE.fullmatch(name)]
 
 
-def test_a_long_run_makes_a_short_file() -> None:
+def test_long_run_writes_a_short_file() -> None:
     at, signs = 5.0, 0
     while at < 24 * 3600:
         at, signs = at + class_record.pause(at), signs + 1

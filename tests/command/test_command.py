@@ -22,7 +22,7 @@ def notebook_of(*cells: str) -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
 
 
-def test_each_part_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--help"]) == 0
     usage = capsys.readouterr().out
     assert all(f"  {part} " in usage for part in command.PARTS)
@@ -33,20 +33,22 @@ def test_each_part_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("given", [[], ["lba"]])
-def test_another_part_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_subcommand_is_rejected(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command.main(given) == 2
     said = capsys.readouterr().err
     assert ("there is no 'lba'" if given else "which part?") in said
     assert "  doctor " in said
 
 
-def test_it_is_installed_under_its_name() -> None:
+def test_command_is_installed() -> None:
     program = Path(sys.executable).with_name("rank-by-rank")
     said = subprocess.check_output([sys.executable, program, "--version"], text=True, timeout=60)
     assert said == "rank-by-rank 0.1.0\n"
 
 
-def test_a_folder_has_copies_links_and_programs(tmp_path: Path) -> None:
+def test_workspace_has_copies_links_and_programs(tmp_path: Path) -> None:
     course = tmp_path / "my course"
     said = folder.prepare(course)
     assert len(said) == len(lessons.notebooks())
@@ -66,7 +68,7 @@ def test_a_folder_has_copies_links_and_programs(tmp_path: Path) -> None:
     assert (course / "notebooks").resolve() == NOTEBOOKS
 
 
-def test_a_folder_of_other_things_is_left_alone(
+def test_folder_with_other_files_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "notebooks").mkdir()
@@ -77,7 +79,7 @@ def test_a_folder_of_other_things_is_left_alone(
     assert [path.name for path in (tmp_path / "notebooks").iterdir()] == ["mine.ipynb"]
 
 
-def test_the_folder_is_the_one_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enclosing_workspace_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an installed course; in a checkout it is the checkout."""
     assert folder.chosen(None) == places.CHECKOUT
     monkeypatch.setattr(folder, "CHECKOUT", None)

@@ -63,7 +63,7 @@ def test_a_healthy_machine() -> None:
     assert "digits (1,437 + 360)" in found["data"]["seen"]
 
 
-def test_a_broken_machine_in_words() -> None:
+def test_report_on_a_broken_machine() -> None:
     ended = run_doctor("--within", "180", TORCH_MPI4PY_MPIEXEC="/nowhere/mpiexec")
     assert ended.returncode == 1
     lines = ended.stdout.splitlines()
@@ -110,7 +110,7 @@ def silent_mpiexec(tmp_path: Path) -> str:
     return str(program)
 
 
-def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent_mpiexec) -> None:
+def test_unresponsive_mpiexec_fails(monkeypatch: pytest.MonkeyPatch, silent_mpiexec) -> None:
     monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", silent_mpiexec)
     monkeypatch.setattr(mpi, "_VERSION_SECONDS", 0.2)
     found = mpi.mpiexec()
@@ -119,7 +119,7 @@ def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent
     assert mpi.job(2) == fail("not tried, because no mpiexec works", "See the line 'mpiexec'.")
 
 
-def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
+def test_check_without_answer_in_time_is_a_warning(silent_mpiexec) -> None:
     began = time.monotonic()
     ended = run_doctor("--json", "--within", "0.1", TORCH_MPI4PY_MPIEXEC=silent_mpiexec)
     assert time.monotonic() - began < 55  # not the 60 s of that mpiexec
@@ -132,7 +132,7 @@ def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
     assert ended.returncode == 0
 
 
-def test_mpi4py_of_another_mpi_than_mpiexec(monkeypatch: pytest.MonkeyPatch, mpich) -> None:
+def test_mpi4py_and_mpiexec_from_different_mpis(monkeypatch: pytest.MonkeyPatch, mpich) -> None:
     monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", mpich.variables["TORCH_MPI4PY_MPIEXEC"])
     assert mpi.mpiexec().status == WARN  # it cannot free ranks
     found = mpi.job(2)
@@ -162,7 +162,7 @@ def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert "libtorch_cpu.so: broken" in found.seen
 
 
-def test_packages_beside_the_lock(tmp_path: Path) -> None:
+def test_packages_that_differ_from_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text("numpy==0.1\nappnope==9 ; sys_platform == 'nowhere'\n")
     found = packages.lock(lock)
@@ -231,7 +231,7 @@ def test_a_container_with_part_of_the_cores(limited) -> None:
 @pytest.mark.parametrize(
     ("gib", "status"), [(1, FAIL), (2, WARN), (None, OK)], ids=["little", "just enough", "no limit"]
 )
-def test_memory_of_a_container(limited, monkeypatch, gib: float | None, status: str) -> None:
+def test_memory_limit_of_a_container(limited, monkeypatch, gib: float | None, status: str) -> None:
     ample = psutil.virtual_memory()._replace(available=8 * 2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: ample)  # however little this machine has
     if gib is not None:
@@ -286,7 +286,7 @@ def test_damaged_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert str(tmp_path) in found.fix
 
 
-def test_a_check_that_fails_itself_is_a_finding() -> None:
+def test_crashing_check_is_a_finding() -> None:
     def check() -> Finding:
         raise KeyError("surprise")
 

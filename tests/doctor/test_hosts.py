@@ -45,7 +45,7 @@ def test_a_healthy_host() -> None:
         (Answer(1, "ModuleNotFoundError: torch"), FAIL, "ModuleNotFoundError", "make doctor"),
     ],
 )
-def test_a_host_that_gives_no_report(answer: Answer, status: str, seen: str, fix: str) -> None:
+def test_host_without_report(answer: Answer, status: str, seen: str, fix: str) -> None:
     found = judged(None, answer)
     assert list(found) == ["h2: ssh"]
     assert found["h2: ssh"].status == status
@@ -53,7 +53,7 @@ def test_a_host_that_gives_no_report(answer: Answer, status: str, seen: str, fix
     assert fix in found["h2: ssh"].fix
 
 
-def test_what_is_wrong_on_a_host_is_told_with_its_name() -> None:
+def test_host_findings_carry_its_name() -> None:
     short = Finding(FAIL, "8 MiB free in /dev/shm", "Give it more", "shared memory")
     fine = Finding(OK, "root", "", "user")
     found = judged(report(versions=OURS | {"torch": "2.12.0"}, findings=[JOB, short, fine]))
@@ -64,11 +64,11 @@ def test_what_is_wrong_on_a_host_is_told_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("connection", ["", "127.0.0.1 55000 127.0.0.1 22", "::1 55000 ::1 22"])
-def test_an_address_that_others_do_not_reach(connection: str) -> None:
+def test_unreachable_address_is_a_warning(connection: str) -> None:
     assert judged(report(connection=connection))["h2: ssh"].status == WARN
 
 
-def test_one_mpi_on_all_hosts() -> None:
+def test_all_hosts_need_the_same_mpi() -> None:
     assert hosts.judge_mpi({"h1": JOB.seen, "h2": JOB.seen}) == ok(f"the same: {JOB.seen}")
     other = hosts.judge_mpi({"h1": JOB.seen, "h2": "4 ranks of MPICH"})
     assert other.status == FAIL
@@ -78,7 +78,7 @@ def test_one_mpi_on_all_hosts() -> None:
     assert report(findings=[fail("no", "")]).mpi == ""
 
 
-def test_what_a_host_says_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_report_survives_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", CONNECTION)
     line = hosts.what_this_host_is([JOB])
     read = hosts._report(Answer(0, f"Welcome!\n{line}\nBye\n"))
@@ -87,7 +87,7 @@ def test_what_a_host_says_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert hosts._report(Answer(0, "Welcome!")) is None
 
 
-def test_on_the_command_line() -> None:
+def test_hosts_on_the_command_line() -> None:
     def doctor(said: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "course_lib.doctor", "--hosts", said]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

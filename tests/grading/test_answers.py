@@ -22,25 +22,25 @@ def read(folder: Path, notebook: dict[str, Any] | str) -> dict[str, Answer]:
     return {answer.id: answer for answer in answers.read(path, "00")}
 
 
-def test_what_was_handed_out_is_not_attempted(tmp_path: Path) -> None:
+def test_unchanged_lesson_is_not_attempted(tmp_path: Path) -> None:
     assert {a.kind for a in read(tmp_path, handed_out("00")).values()} == {"not attempted"}
 
 
-def test_spaces_at_the_ends_of_lines_are_no_answer(tmp_path: Path) -> None:
+def test_trailing_spaces_are_not_an_answer(tmp_path: Path) -> None:
     notebook = handed_out("00")
     cell = cell_of(notebook, SHARE)
     cell["source"] = "\n" + "".join(cell["source"]).replace("\n", "  \n") + "\n\n"
     assert read(tmp_path, notebook)[SHARE].kind == "not attempted"
 
 
-def test_the_last_changed_cell_of_an_exercise_counts(tmp_path: Path) -> None:
+def test_last_changed_cell_of_an_exercise_counts(tmp_path: Path) -> None:
     notebook = answered("00", {SHARE: WRITTEN})
     issued = cell_of(handed_out("00"), SHARE)
     notebook["cells"] += [cell_of(notebook, SHARE) | {"source": "my_share = list"}, issued]
     assert read(tmp_path, notebook)[SHARE].code == "my_share = list"
 
 
-def test_without_its_id_a_cell_is_known_by_the_function(tmp_path: Path) -> None:
+def test_cell_without_id_is_found_by_its_function(tmp_path: Path) -> None:
     notebook = answered("00", {SHARE: WRITTEN})
     cell_of(notebook, SHARE)["metadata"] = {}
     answer = read(tmp_path, notebook)[SHARE]
@@ -53,7 +53,7 @@ def test_an_emptied_cell_counts_as_deleted(tmp_path: Path, code: str) -> None:
     assert read(tmp_path, answered("00", {SHARE: code}))[SHARE].kind == "cell deleted"
 
 
-def test_px_is_left_out_and_its_absence_noted(tmp_path: Path) -> None:
+def test_px_line_is_removed_and_its_absence_noted(tmp_path: Path) -> None:
     id = "00.global_accuracy"
     code = right(id)[id]
     with_it = read(tmp_path, answered("00", {id: code}))[id]
@@ -63,7 +63,7 @@ def test_px_is_left_out_and_its_absence_noted(tmp_path: Path) -> None:
     assert "judged on the ranks" in without.note
 
 
-def test_needed_definitions_come_along_in_order(tmp_path: Path) -> None:
+def test_needed_definitions_are_collected_in_order(tmp_path: Path) -> None:
     notebook = answered("00", {SHARE: "def my_share(a, b, c):\n    return first(a)\n"})
     notebook["cells"] += [
         code_cell("def first(x):\n    return second(x) + LIMIT"),
@@ -91,14 +91,14 @@ def test_a_definition_of_the_lesson_need_not_be_in_the_notebook(tmp_path: Path) 
     assert answer.support == "from mpi4py import MPI\n\nfrom functools import partial"
 
 
-def test_what_every_rank_has_is_not_replaced(tmp_path: Path) -> None:
+def test_names_given_to_every_rank_are_not_replaced(tmp_path: Path) -> None:
     id = "00.global_accuracy"
     notebook = answered("00", {id: "%%px\ndef global_accuracy(c, r, t):\n    return rank\n"})
     notebook["cells"].append(code_cell("%%px\nrank = 5"))
     assert read(tmp_path, notebook)[id].support == ""
 
 
-def test_no_other_exercise_of_the_teacher_helps(tmp_path: Path) -> None:
+def test_answer_cannot_use_the_teachers_other_solutions(tmp_path: Path) -> None:
     notebook = answered("00", {SHARE: "def my_share(a, b, c):\n    return neighbours(a, b)\n"})
     notebook["cells"].remove(cell_of(notebook, "00.neighbours"))
     assert read(tmp_path, notebook)[SHARE].support == ""
@@ -109,7 +109,7 @@ def test_no_other_exercise_of_the_teacher_helps(tmp_path: Path) -> None:
     ["", "{", "[]", "{}", '{"cells": 3}', '{"worksheets": []}', "[" * 100_000, "\udcff", "\x00"],
     ids=["empty", "cut", "a list", "no cells", "a number", "format 3", "deep", "bytes", "zero"],
 )
-def test_what_is_no_notebook_is_unreadable(tmp_path: Path, text: str) -> None:
+def test_file_that_is_not_a_notebook_is_unreadable(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.ipynb").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UnreadableError, match=r"x\.ipynb is not a notebook"):
         answers.read(tmp_path / "x.ipynb", "00")
@@ -122,7 +122,7 @@ def test_a_huge_file_is_unreadable(tmp_path: Path) -> None:
         answers.read(tmp_path / "x.ipynb", "00")
 
 
-def test_damaged_cells_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_cells_are_ignored(tmp_path: Path) -> None:
     notebook = answered("00", {SHARE: WRITTEN})
     notebook["cells"] += [3, {}, {"cell_type": "code", "source": [1], "metadata": 4}, None]
     assert read(tmp_path, json.dumps(notebook))[SHARE].code.strip() == WRITTEN.strip()

@@ -43,7 +43,7 @@ def report() -> Report:
     return Report(["01", "02"], learners, graded, Rubric())
 
 
-def test_gradescope_takes_it(report: Report) -> None:
+def test_gradescope_results_follow_its_schema(report: Report) -> None:
     for learner in report.learners:
         results = json.loads(formats.gradescope(report, learner))
         _gradescope_takes(results)
@@ -90,7 +90,7 @@ def _gradescope_takes(results: dict[str, Any]) -> None:
         assert all(isinstance(tag, str) for tag in test["tags"])
 
 
-def test_moodle_s_grading_worksheet(report: Report) -> None:
+def test_moodle_grading_worksheet(report: Report) -> None:
     columns, *rows = csv.reader(formats.moodle(report).splitlines(keepends=True))
     places = [columns.index(name) for name in ("Identifier", "Grade", "Last modified (grade)")]
     found = {}
@@ -105,7 +105,7 @@ def test_moodle_s_grading_worksheet(report: Report) -> None:
     assert told.count("01.e") == len(KINDS)
 
 
-def test_canvas_s_gradebook(report: Report) -> None:
+def test_canvas_gradebook(report: Report) -> None:
     text = formats.canvas(report)
     assert {line.count(",") - line.count(", ") for line in text.splitlines()[:2]} == {6}
     header, points, *rows = csv.reader(text.splitlines(keepends=True))
@@ -120,7 +120,7 @@ def test_canvas_s_gradebook(report: Report) -> None:
     assert found == {"ada": ["15", "10"], "4711": ["15", "10"], f"'{NAMES[2]}": ["15", "10"]}
 
 
-def test_junit_counts_what_is_in_it(report: Report) -> None:
+def test_junit_counts_match_its_contents(report: Report) -> None:
     root = ElementTree.fromstring(formats.junit(report))
     assert root.tag == "testsuites"
     suites = root.findall("testsuite")
@@ -156,7 +156,7 @@ class _Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_accessible_and_needs_nothing_else(report: Report) -> None:
+def test_page_is_valid_accessible_and_self_contained(report: Report) -> None:
     text = page(report)
     reader = _Reader()
     reader.feed(text)
@@ -175,7 +175,7 @@ def test_the_page_is_whole_accessible_and_needs_nothing_else(report: Report) -> 
     assert "3 could not be judged" in text
 
 
-def test_the_commonest_mistake_comes_first(report: Report) -> None:
+def test_most_common_mistake_comes_first(report: Report) -> None:
     others = [Outcome("01.y", "wrong", "rare"), Outcome("01.z", "wrong", "frequent", "told")]
     for learner, outcomes in zip(report.learners, (others, others[1:], others[1:]), strict=True):
         report.graded[learner.name] = [Graded(learner.name, "01", "", outcomes)]

@@ -96,7 +96,7 @@ def test_each_learner_is_graded_as_expected(results: Path, learner: str) -> None
     assert found == EXPECTED[learner], json.dumps(tests, indent=1)
 
 
-def test_points_are_as_in_the_rubric(results: Path) -> None:
+def test_points_follow_the_rubric(results: Path) -> None:
     rows = csv.DictReader((results / "grades_moodle.csv").read_text().splitlines())
     found = {row["Username"]: row["Grade"] for row in rows if row["Username"]}
     expected = {
@@ -106,14 +106,14 @@ def test_points_are_as_in_the_rubric(results: Path) -> None:
     assert {name: float(found[name]) for name in expected} == expected
 
 
-def test_feedback_is_the_checks_own_sentence(results: Path) -> None:
+def test_feedback_quotes_the_check(results: Path) -> None:
     ben, dan = graded(results, "ben"), graded(results, "dan")
     assert re.match(r"00.my_share: not yet: .*\(drops-the-rest\)", ben["00.my_share"]["output"])
     assert "\n| 00.my_share: right." in graded(results, "eve")["00.my_share"]["output"]
     assert "The cell itself raised SystemExit: 0" in dan["00.my_share"]["output"]
 
 
-def test_endings_are_named(results: Path) -> None:
+def test_abnormal_endings_are_reported(results: Path) -> None:
     told = {
         ("cleo", "00.neighbours"): "ended with status 3",
         ("cleo", "00.my_share"): "did not finish within 6 s",
@@ -130,12 +130,12 @@ def test_endings_are_named(results: Path) -> None:
         assert text in graded(results, learner)[id]["output"], learner
 
 
-def test_the_copy_that_counts_is_named(results: Path) -> None:
+def test_page_names_the_graded_copy(results: Path) -> None:
     page = (results / "index.html").read_text()
     assert "from 00_start_here.newer.ipynb" in page
 
 
-def test_a_second_run_is_equal_and_judges_nothing(
+def test_second_run_gives_equal_results_without_judging(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def judge(*arguments: object) -> None:
@@ -149,7 +149,7 @@ def test_a_second_run_is_equal_and_judges_nothing(
     assert "10 of 10" in capsys.readouterr().out
 
 
-def test_a_changed_answer_is_judged_again(
+def test_only_changed_answers_are_judged_again(
     results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of all notebooks only the changed one: the others are kept."""

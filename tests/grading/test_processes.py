@@ -69,7 +69,7 @@ def start(family: Family, code: str) -> Iterator[subprocess.Popen]:
         process.stdout.close()
 
 
-def test_a_process_that_left_is_found_and_ended(family: Family) -> None:
+def test_detached_process_is_found_and_killed(family: Family) -> None:
     with start(family, LEAVES) as process:
         left = psutil.Process(int(process.stdout.readline()))
         process.wait(10)
@@ -80,7 +80,7 @@ def test_a_process_that_left_is_found_and_ended(family: Family) -> None:
         assert family.living() == []
 
 
-def test_one_that_hides_is_found_by_the_cgroup(family: Family) -> None:
+def test_hidden_process_is_found_by_the_cgroup(family: Family) -> None:
     if family._group is None:
         pytest.skip("without a cgroup it is not found: docs/grading.md says so")
     with start(family, HIDES) as process:
@@ -103,7 +103,7 @@ def test_a_cgroup_bounds_a_fork_bomb(family: Family, monkeypatch: pytest.MonkeyP
         assert family.living() == []
 
 
-def test_a_group_is_removed_with_its_family() -> None:
+def test_cgroup_is_removed_with_its_children() -> None:
     family = Family()
     group = family._group or Path("/none")
     family.forget()

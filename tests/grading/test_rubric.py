@@ -29,7 +29,7 @@ def read(folder: Path, text: str) -> Rubric:
     return rubric.read(folder / "rubric.toml")
 
 
-def test_without_a_rubric_right_is_full_and_a_known_mistake_half() -> None:
+def test_default_rubric_gives_half_for_a_known_mistake() -> None:
     worth = {kind: Rubric().score(Outcome("01.shift", kind)) for kind in KINDS}
     assert {kind: points for kind, points in worth.items() if points} == {"right": 10, "wrong": 5}
 
@@ -49,11 +49,11 @@ def test_without_a_rubric_right_is_full_and_a_known_mistake_half() -> None:
         (Outcome("01.shift", "not attempted"), 0),
     ],
 )
-def test_the_most_particular_share_counts(tmp_path: Path, outcome: Outcome, points: float) -> None:
+def test_most_specific_share_counts(tmp_path: Path, outcome: Outcome, points: float) -> None:
     assert read(tmp_path, FULL).score(outcome) == points
 
 
-def test_an_empty_rubric_is_the_usual_one(tmp_path: Path) -> None:
+def test_empty_rubric_equals_the_default(tmp_path: Path) -> None:
     assert read(tmp_path, "") == Rubric()
 
 
@@ -73,7 +73,7 @@ def test_an_empty_rubric_is_the_usual_one(tmp_path: Path) -> None:
         ('[exercises."01.shift".mistakes]\n"drops-the-rest" = 0', "has no 'drops-the-rest'"),
     ],
 )
-def test_a_slip_is_named(tmp_path: Path, text: str, problem: str) -> None:
+def test_malformed_rubric_is_explained(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RubricError) as caught:
         read(tmp_path, text)
     assert problem in str(caught.value)

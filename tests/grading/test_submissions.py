@@ -41,7 +41,9 @@ def found(folder: Path, *names: str) -> dict[str, tuple[str, dict[str, list[str]
         (f"ada_{LESSON}", "ada", ""),
     ],
 )
-def test_a_learner_is_found(tmp_path: Path, name: str, learner: str, number: str) -> None:
+def test_learner_is_read_from_the_file_name(
+    tmp_path: Path, name: str, learner: str, number: str
+) -> None:
     assert found(tmp_path, name) == {learner: (number, {"01": [Path(name).name]})}
 
 
@@ -51,29 +53,29 @@ def test_the_newest_copy_comes_first(tmp_path: Path) -> None:
     assert notebooks["01"] == [copies[2], copies[1], copies[4], copies[3], copies[0]]
 
 
-def test_what_is_no_submission_is_left_out(tmp_path: Path) -> None:
+def test_other_files_are_ignored(tmp_path: Path) -> None:
     names = [f"ada/.ipynb_checkpoints/{LESSON}", "ada/notes", f".git/{LESSON}", LESSON]
     names += ["ben/02_collectives", f"cleo/{LESSON}"]
     everybody = found(tmp_path, *names)
     assert everybody == {"ada": ("", {}), "ben": ("", {}), "cleo": ("", {"01": [LESSON]})}
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "ada").mkdir()
     (tmp_path / "ada" / f"{LESSON}.ipynb").symlink_to("/etc/hostname")
     assert found(tmp_path, f"ben/{LESSON}")["ada"] == ("", {})
 
 
-def test_two_learners_of_one_name_stay_two(tmp_path: Path) -> None:
+def test_learners_with_the_same_name_stay_separate(tmp_path: Path) -> None:
     names = [f"Ada L_{n}_assignsubmission_file_/{LESSON}" for n in (1, 2)]
     assert found(tmp_path, *names).keys() == {"Ada L 1", "Ada L 2"}
 
 
-def test_a_name_is_that_of_a_file(tmp_path: Path) -> None:
+def test_learner_name_is_made_safe_for_files(tmp_path: Path) -> None:
     assert found(tmp_path, f"a:b*_{LESSON}", f".._{LESSON}").keys() == {"a_b_", "_"}
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_empty_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(NoSubmissionsError, match=r"LEARNER_00_start_here\.ipynb"):
         found(tmp_path)
 
@@ -87,11 +89,11 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         ("13b,00,01-02", ["00", "01", "02", "13b"]),
     ],
 )
-def test_lessons_are_chosen(text: str, numbers: list[str]) -> None:
+def test_lesson_selection(text: str, numbers: list[str]) -> None:
     assert lessons.chosen(text) == numbers
 
 
 @pytest.mark.parametrize("text", ["1", "03-01", "01-", "99", "", "01-02-03"])
-def test_unknown_lessons_are_refused(text: str) -> None:
+def test_malformed_lesson_selection_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="give lessons like"):
         lessons.chosen(text)

@@ -28,7 +28,7 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`\n]+)`", text) + "\n".join(blocks).splitlines()
 
 
-def test_its_paths_exist(root: Path, text: str) -> None:
+def test_paths_exist(root: Path, text: str) -> None:
     paths = {
         word.replace("NN_name", "*_*").replace("_NN", "_*").rstrip("/")
         for code in quoted(text)
@@ -53,17 +53,17 @@ def test_the_functions_for_learners_exist() -> None:
             assert id in all_exercises(), id
 
 
-def test_its_targets_of_make_exist(root: Path, text: str) -> None:
+def test_make_targets_exist(root: Path, text: str) -> None:
     targets = re.findall(r"^([\w-]+):", (root / "Makefile").read_text(), re.MULTILINE)
     asked = {name for code in quoted(text) for name in re.findall(r"\bmake ([\w-]+)", code)}
     assert asked <= set(targets)
 
 
-def test_it_is_short(text: str) -> None:
+def test_file_is_short(text: str) -> None:
     assert len(text.splitlines()) <= LONGEST
 
 
-def test_the_layers_are_those_of_contributing(root: Path) -> None:
+def test_layers_equal_those_in_contributing(root: Path) -> None:
     (layers,) = re.findall(r"`(torch_mpi4py +< .*)`", (root / "AGENTS.md").read_text())
     contributing = (root / "CONTRIBUTING.md").read_text()
     assert layers.split() == next(
@@ -72,5 +72,5 @@ def test_the_layers_are_those_of_contributing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CLAUDE.md", "GEMINI.md"])
-def test_other_assistants_read_the_same(root: Path, name: str) -> None:
+def test_files_of_other_assistants_match_the_workspace(root: Path, name: str) -> None:
     assert (root / name).read_text() == workspace.INCLUDES[name]

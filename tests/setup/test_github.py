@@ -21,7 +21,7 @@ def triggers(workflow: dict) -> dict:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_may_read_only_and_pins_its_actions(path: Path) -> None:
+def test_workflow_is_read_only_and_pins_its_actions(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
@@ -32,7 +32,7 @@ def test_a_workflow_may_read_only_and_pins_its_actions(path: Path) -> None:
         assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+|\./\.github/.*", action), action
 
 
-def test_one_version_of_each_action(root: Path) -> None:
+def test_each_action_has_one_version(root: Path) -> None:
     used = set(re.findall(r"uses: ([\w/-]+)@(.*)", "".join(path.read_text() for path in WORKFLOWS)))
     assert len(used) == len({name for name, _ in used}), sorted(used)
 
@@ -54,7 +54,7 @@ def test_every_supported_python_is_tested(root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_is_one(path: Path) -> None:
+def test_issue_form_is_valid(path: Path) -> None:
     form = yaml.safe_load(path.read_text())
     assert form["name"]
     assert form["description"]
@@ -66,11 +66,11 @@ def test_a_form_is_one(path: Path) -> None:
         assert field["type"] != "dropdown" or len(field["attributes"]["options"]) > 1
 
 
-def test_the_forms_are_those_promised() -> None:
+def test_issue_forms_have_the_expected_names() -> None:
     assert [path.stem for path in FORMS] == ["gpu_report", "installation", "misjudged_answer"]
 
 
-def test_dependabot_looks_where_something_is_pinned(root: Path) -> None:
+def test_dependabot_covers_all_pinned_dependencies(root: Path) -> None:
     described = yaml.safe_load((root / ".github" / "dependabot.yml").read_text())
     for update in described["updates"]:
         for folder in update.get("directories", []):

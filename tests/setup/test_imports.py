@@ -138,7 +138,7 @@ def _root_of(name: str) -> set[str]:
     return {"course_lib"} if name.startswith(("course_lib.", "rank_by_rank")) else set()
 
 
-def test_imports_point_downwards(root: Path) -> None:
+def test_imports_follow_the_layers(root: Path) -> None:
     wrong = [
         f"{name} imports {other}"
         for name, others in graph(modules(root)).items()
@@ -150,7 +150,7 @@ def test_imports_point_downwards(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_backend_needs_no_notebook(root: Path) -> None:
+def test_backend_imports_no_notebook_packages(root: Path) -> None:
     known = modules(root)
     wrong = [
         f"{name} imports {other}"
@@ -176,7 +176,7 @@ def test_only_pytest_imports_the_pytest_plugin(root: Path) -> None:
     assert {f"{plugin}.plugin", f"{plugin}.crews"} <= known.keys()
 
 
-def test_the_backend_s_rooms_stand_on_each_other(root: Path) -> None:
+def test_backend_subpackages_follow_their_layers(root: Path) -> None:
     """For type checkers, too: whoever reads a room needs those below it, and no other."""
     wrong = [
         f"{name} imports {other}"
@@ -200,7 +200,7 @@ def room_below(name: str) -> set[str]:
     return {"", *ROOMS[room_of(name)]} if room_of(name) else set()
 
 
-def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
+def test_no_lesson_imports_another_lessons_package(root: Path) -> None:
     wrong = [
         f"{path.relative_to(root)} imports {other}"
         for path in sorted((root / "notebooks").glob("lesson_*/*.py"))
@@ -210,7 +210,7 @@ def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_programs_import_no_lesson_rooms_and_no_tests(root: Path) -> None:
+def test_programs_import_no_lesson_packages_or_tests(root: Path) -> None:
     wrong = [
         f"{path.relative_to(root)} imports {other}"
         for folder, forbidden in NOT_FOR_PROGRAMS.items()
@@ -221,7 +221,7 @@ def test_programs_import_no_lesson_rooms_and_no_tests(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_imports_run_in_no_circle(root: Path) -> None:
+def test_imports_have_no_cycles(root: Path) -> None:
     """Nor do those of the backend for type checkers."""
 
     def imports(name: str, path: Path) -> set[str]:
@@ -238,7 +238,7 @@ def test_imports_run_in_no_circle(root: Path) -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_imports_for_type_checkers_are_told_apart(tmp_path: Path) -> None:
+def test_type_checking_imports_are_distinguished(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text("if TYPE_CHECKING:\n    import tests.ranks\n")
     assert imports_of("m", module) == {"tests.ranks"}
@@ -254,14 +254,14 @@ def test_imports_for_type_checkers_are_told_apart(tmp_path: Path) -> None:
         "from ..teaching.check import check",
     ],
 )
-def test_every_kind_of_import_is_seen(tmp_path: Path, line: str) -> None:
+def test_every_kind_of_import_is_found(tmp_path: Path, line: str) -> None:
     module = tmp_path / "m.py"
     module.write_text(f"def f():\n    {line}\n")
     found = imports_of("course_lib.parallel.m", module)
     assert {name.split(".")[1] for name in found} == {"teaching"}
 
 
-def test_circles_are_seen(tmp_path: Path) -> None:
+def test_import_cycles_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("from .b import f\n")
     (tmp_path / "b.py").write_text("def f():\n    from . import a\n")
     edges = graph({"p.a": tmp_path / "a.py", "p.b": tmp_path / "b.py"})

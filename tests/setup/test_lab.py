@@ -73,7 +73,7 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
     assert work.read_bytes() == changed
 
 
-def test_jupyterlab_s_arguments_may_be_given_otherwise(checkout: Path, tmp_path: Path) -> None:
+def test_jupyterlab_arguments_can_be_overridden(checkout: Path, tmp_path: Path) -> None:
     """As the container does, which others have to reach, and the image that cannot be written."""
     command = [checkout / ".venv/bin/python", "-m", "course_lib.command", "lab"]
     command += ["--show-config-json", "--ip=127.0.0.2", f"--ServerApp.root_dir={tmp_path}"]

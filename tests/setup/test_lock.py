@@ -66,7 +66,7 @@ def wanted(root: Path) -> list[Requirement]:
     return [Requirement(text) for text in texts if text not in ("torch-mpi4py", "ipyranks")]
 
 
-def test_the_lock_fits_the_ranges_on_every_supported_machine(root: Path) -> None:
+def test_lock_satisfies_version_ranges_on_every_platform(root: Path) -> None:
     requirements = locked(root)
     for machine in SUPPORTED:
         for requirement in wanted(root):
@@ -124,7 +124,7 @@ def imported_distributions(folder: Path) -> set[str]:
     }
 
 
-def test_what_is_imported_is_declared(root: Path) -> None:
+def test_imported_packages_are_declared(root: Path) -> None:
     for_tests = {canonicalize_name(requirement.name) for requirement in wanted(root)}
     # IPython asks errors how they want to be shown; nobody else calls what imports it then. pytest
     # imports the plugin, and its extra names pytest.
@@ -141,7 +141,7 @@ def test_what_is_imported_is_declared(root: Path) -> None:
     assert imported_distributions(root / "tests") - for_tests == set()
 
 
-def test_what_is_installed_is_what_is_locked(root: Path) -> None:
+def test_installed_versions_equal_the_lock(root: Path) -> None:
     wrong = []
     for requirement in locked(root):
         if requirement.marker is None or requirement.marker.evaluate():
@@ -151,7 +151,7 @@ def test_what_is_installed_is_what_is_locked(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_installed_packages_fit_together() -> None:
+def test_installed_packages_are_compatible() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
     )

@@ -68,7 +68,7 @@ def test_make_alone_lists_every_target_in_a_line(root: Path) -> None:
     assert {"lab", "test", "notebooks", "bench", "clean"} <= set(listed)
 
 
-def test_what_make_quick_runs_is_there(root: Path) -> None:
+def test_paths_in_make_quick_exist(root: Path) -> None:
     text = (root / "Makefile").read_text().replace("\\\n", " ")
     (chosen,) = re.findall(r"^QUICK = (.*) -k ", text, re.MULTILINE)
     assert len(chosen.split()) > 10
@@ -85,7 +85,7 @@ def programs(folder: Path, **scripts: str) -> str:
     return str(folder)
 
 
-def test_without_python_it_says_so(checkout: Path, tmp_path: Path) -> None:
+def test_setup_without_python_says_so(checkout: Path, tmp_path: Path) -> None:
     answer = make(checkout, "setup", PATH=programs(tmp_path / "bin"))
     assert answer.returncode != 0
     assert "needs Python 3.11 to 3.14" in answer.stderr
@@ -93,7 +93,7 @@ def test_without_python_it_says_so(checkout: Path, tmp_path: Path) -> None:
     assert "apt install python3" in answer.stderr
 
 
-def test_with_an_old_python_it_says_which_it_found(checkout: Path, tmp_path: Path) -> None:
+def test_setup_with_an_old_python_names_it(checkout: Path, tmp_path: Path) -> None:
     # Answers as Python 3.9 does: it prints its version and is not a supported one.
     old = 'case "$2" in *print*) echo 3.9.18 ;; *) exit 1 ;; esac'
     answer = make(checkout, "setup", PATH=programs(tmp_path / "bin", python3=old))
@@ -102,7 +102,7 @@ def test_with_an_old_python_it_says_which_it_found(checkout: Path, tmp_path: Pat
     assert "PYTHON=/path/to/python3.12" in answer.stderr
 
 
-def test_the_last_one_it_looks_for_is_uv_s(checkout: Path, tmp_path: Path) -> None:
+def test_setup_looks_for_uv_python_last(checkout: Path, tmp_path: Path) -> None:
     # It prints its version as Python 3.14 does, and says that it was taken.
     new = 'case "$2" in *print*) echo 3.14.2 ;; *exit*) ;; *) echo "taken: $1" ;; esac'
     kept = Path(programs(tmp_path / "kept by uv", python=new)) / "python"
@@ -111,7 +111,7 @@ def test_the_last_one_it_looks_for_is_uv_s(checkout: Path, tmp_path: Path) -> No
     assert (answer.returncode, answer.stdout) == (0, "taken: tools/install.py\n"), answer.stderr
 
 
-def test_without_the_venv_module_it_says_what_to_install(checkout: Path, tmp_path: Path) -> None:
+def test_setup_without_venv_says_what_to_install(checkout: Path, tmp_path: Path) -> None:
     # A Debian without python3-venv has no module ensurepip: neither does a Python told so here.
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ensurepip'] = None\n")
     answer = make(checkout, "setup", PYTHON=sys.executable, PYTHONPATH=str(tmp_path))
@@ -122,7 +122,7 @@ def test_without_the_venv_module_it_says_what_to_install(checkout: Path, tmp_pat
 
 
 @pytest.mark.timeout(600)
-def test_without_a_package_index_it_says_so_and_takes_up_the_work_later(checkout: Path) -> None:
+def test_setup_without_package_index_resumes_later(checkout: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/simple"
     answer = make(checkout, "setup", PYTHON=sys.executable, PIP_INDEX_URL=nowhere, **PLAIN_PIP)
     assert answer.returncode != 0
@@ -132,7 +132,7 @@ def test_without_a_package_index_it_says_so_and_takes_up_the_work_later(checkout
 
 
 @pytest.mark.timeout(900)  # pip looks at every package
-def test_a_moved_checkout_and_a_half_installed_package_are_mended(checkout: Path) -> None:
+def test_setup_repairs_moved_checkout_and_partial_install(checkout: Path) -> None:
     copy_venv(checkout)
     packages = next(checkout.glob(".venv/lib/python*/site-packages"))
     shutil.rmtree(packages / "iniconfig")
@@ -164,7 +164,7 @@ def install(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_too_small_a_disk_is_said_before_any_download(
+def test_full_disk_is_reported_before_any_download(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install.check_space()
@@ -182,11 +182,11 @@ def test_too_small_a_disk_is_said_before_any_download(
         ("something new", "the lines below say why.\n  Last lines:\n    something new"),
     ],
 )
-def test_causes_are_named(install: ModuleType, said: str, cause: str) -> None:
+def test_causes_of_failures_are_explained(install: ModuleType, said: str, cause: str) -> None:
     assert cause in install.explain(said)
 
 
-def test_clean_leaves_the_work_of_the_learner(checkout: Path) -> None:
+def test_clean_keeps_the_learners_work(checkout: Path) -> None:
     kept = ["workspace/00_start_here.ipynb", "data/downloads/MNIST/raw/file"]
     removed = [".venv/bin/python", ".runtime/ipython/x", "course_lib/__pycache__/a.pyc"]
     for name in kept + removed:

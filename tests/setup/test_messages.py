@@ -36,7 +36,7 @@ def test_messages_are_sorted_by_line() -> None:
     assert [line for line, _, _ in found(source)] == [2, 4, 5]
 
 
-def test_text_inside_a_field_is_listed_on_its_own() -> None:
+def test_text_inside_a_field_is_listed_separately() -> None:
     source = """raise ValueError(f"no {', or a list of them' if many else 'tensor'}")"""
     assert found(source) == [
         (1, "raise ValueError", "no {…}"),
@@ -56,7 +56,7 @@ def test_text_inside_a_field_is_listed_on_its_own() -> None:
         'raise WrongAnswer("drops-the-rest: by one")',
     ],
 )
-def test_other_strings_are_left_out(source: str) -> None:
+def test_other_strings_are_omitted(source: str) -> None:
     assert found(source) == []
 
 

@@ -75,13 +75,13 @@ def made(code: str = STEP, function: str = "step") -> list[Mutant]:
         ),
     ],
 )
-def test_an_answer_is_changed_as_a_learner_might(kind: str, old: str, new: str) -> None:
+def test_answer_is_changed_as_a_learner_might(kind: str, old: str, new: str) -> None:
     change = tuple(old.splitlines()), tuple(new.splitlines())
     kinds = [mutant.kind for mutant in made() if mutant.change == change]
     assert kinds == [kind]
 
 
-def test_a_value_is_kept_from_call_to_call() -> None:
+def test_value_is_kept_between_calls() -> None:
     code = "def count(items):\n    found = []\n    found.extend(items)\n    return len(found)\n"
     (mutant,) = [one for one in made(code, "count") if one.kind == "state kept in a global"]
     space: dict = {}
@@ -89,14 +89,14 @@ def test_a_value_is_kept_from_call_to_call() -> None:
     assert [space["count"]("ab"), space["count"]("cd")] == [2, 4]
 
 
-def test_neighbours_that_are_about_the_same_are_swapped() -> None:
+def test_similar_neighbouring_lines_are_swapped() -> None:
     code = "def step(optimizer):\n    optimizer.step()\n    optimizer.zero_grad()\n    print(1)\n"
     swapped = [one.change for one in made(code) if one.kind == "lines swapped"]
     lines = "optimizer.step()", "optimizer.zero_grad()"
     assert swapped == [(lines, lines[::-1])]
 
 
-def test_each_mutant_is_another_answer_in_one_place() -> None:
+def test_each_mutant_differs_in_one_place() -> None:
     found = made()
     assert len(found) > 20
     assert len({mutant.change for mutant in found}) == len(found)
@@ -105,7 +105,7 @@ def test_each_mutant_is_another_answer_in_one_place() -> None:
         assert mutant.old != mutant.new
 
 
-def test_what_a_learner_would_not_touch_stays() -> None:
+def test_unlikely_changes_are_not_made() -> None:
     code = '''\
 import math
 
@@ -124,7 +124,7 @@ def half(number: int = 2) -> float:
         assert "raise ValueError(f'{number + 4}')" in mutant.code
 
 
-def test_a_change_is_known_by_its_lines() -> None:
+def test_change_is_identified_by_its_lines() -> None:
     lines = ["a", "    b", "c"]
     assert difference(lines, ["a", "    x", "c"]) == (("b",), ("x",))
     assert difference(lines, ["a", "    pass", "c"]) == (("b",), ())
@@ -132,7 +132,7 @@ def test_a_change_is_known_by_its_lines() -> None:
     assert difference(lines, ["c", "    b", "a"]) == (("a", "b", "c"), ("c", "b", "a"))
 
 
-def test_a_sample_stays_the_same_where_another_line_changes() -> None:
+def test_sample_is_stable_if_another_line_changes() -> None:
     before = sample(made(), 12, seed=3)
     assert before == sample(made(), 12, seed=3)
     assert {one.change for one in before} != {one.change for one in sample(made(), 12, seed=4)}
@@ -229,9 +229,7 @@ def row(printed: str, lesson: str = "99") -> dict[str, str]:
     return dict(zip(names, numbers, strict=False))
 
 
-def test_a_judge_that_is_weakened_lets_a_mutant_live_which_is_named(
-    rooms: Path, root: Path
-) -> None:
+def test_mutant_that_survives_a_weakened_judge_is_listed(rooms: Path, root: Path) -> None:
     strict = make_mutants(rooms, root)
     assert strict.returncode == 0, strict.stdout + strict.stderr
     assert "survived (" not in strict.stdout
@@ -255,7 +253,7 @@ def named(printed: str) -> set[str]:
     return set(re.findall(r"survived \(.*\)\n-.*\n\+(.*)\n", printed))
 
 
-def test_a_note_that_is_wrong_is_named(rooms: Path, root: Path) -> None:
+def test_wrong_note_is_reported(rooms: Path, root: Path) -> None:
     (rooms / "mistakes.md").write_text(PAGE.replace("+if ranks < 2:", "+if ranks < 0:"))
     ended = make_mutants(rooms, root)
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -263,7 +261,7 @@ def test_a_note_that_is_wrong_is_named(rooms: Path, root: Path) -> None:
     assert named(ended.stdout) == {"if ranks < 2:"}
 
 
-def test_a_check_that_fails_itself_is_named(rooms: Path, root: Path) -> None:
+def test_crashing_check_is_reported(rooms: Path, root: Path) -> None:
     exercises = rooms / "exercises.py"
     exercises.write_text(EXERCISES.replace("if found !=", "if 1 / (found - 48) and found !="))
     ended = make_mutants(rooms, root)
@@ -284,7 +282,7 @@ def share(samples, ranks):
 """
 
 
-def test_a_mutant_that_does_not_end_or_ends_its_process_is_killed(rooms: Path, root: Path) -> None:
+def test_mutant_that_hangs_or_exits_counts_as_killed(rooms: Path, root: Path) -> None:
     page, _, rest = PAGE.partition("def share")
     (rooms / "mistakes.md").write_text(page + ENDLESS + "```" + rest.partition("```")[2])
     ended = make_mutants(rooms, root, "--all", "--at-once", "1", "--seconds", "0.5")

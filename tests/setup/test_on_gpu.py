@@ -11,7 +11,7 @@ from tests import ranks
 from tools import on_gpu
 
 
-def test_without_a_gpu_it_ends_with_one_line(
+def test_program_without_gpu_ends_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "table.md"
@@ -22,7 +22,7 @@ def test_without_a_gpu_it_ends_with_one_line(
     assert not file.exists()
 
 
-def test_a_row_says_how_a_program_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_states_how_a_program_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import os, sys; print(os.environ['SAID']); sys.exit(int(sys.argv[1]))"
     run = [sys.executable, "-c", program]
     good = on_gpu.row("good", [*run, 0], SAID="fine")
@@ -37,7 +37,7 @@ def test_a_row_says_how_a_program_ended(monkeypatch: pytest.MonkeyPatch) -> None
     assert "**good**" not in shown
 
 
-def test_what_it_would_run_is_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_programs_and_lessons_exist(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program and lesson that it names."""
     commands = []
 

@@ -15,7 +15,7 @@ def found_in(tmp_path: Path, name: str, text: str) -> list[tuple[int, str]]:
     return [(one.line, one.text) for one in proofread(name, prose(path))]
 
 
-def test_no_file_has_a_finding() -> None:
+def test_files_have_no_findings() -> None:
     found = [str(one) for each in findings(files()).values() for one in each]
     assert not found, "\n".join(found)
 
@@ -47,7 +47,7 @@ def test_no_file_has_a_finding() -> None:
         ("The ranks recieve it.", "recieve"),
     ],
 )
-def test_is_found(tmp_path: Path, sentence: str, wrong: str) -> None:
+def test_bad_wording_is_found(tmp_path: Path, sentence: str, wrong: str) -> None:
     found = [text for _, text in found_in(tmp_path, "page.md", sentence)]
     assert any(wrong in text or text in wrong for text in found), found
 
@@ -69,7 +69,7 @@ def test_good_english_passes(tmp_path: Path, sentence: str) -> None:
     assert found_in(tmp_path, "page.md", sentence) == []
 
 
-def test_code_is_passed_over_and_lines_keep_their_numbers(tmp_path: Path) -> None:
+def test_code_is_ignored_and_line_numbers_are_kept(tmp_path: Path) -> None:
     page = "---\ntitle: mend\n---\n\n```python\nmend = 1\n```\n\n<!-- mend it -->\n"
     assert found_in(tmp_path, "page.md", page) == [(9, "mend")]
     assert found_in(tmp_path, "page.md", "# T\n\n## Further reading\n\nRecieve, mend.\n") == []
@@ -96,6 +96,6 @@ def test_programs_are_among_the_files() -> None:
     assert {"README.md", "00_start_here.py", "process_group.py", "keeper.py", "loops.py"} <= names
 
 
-def test_ids_and_fields_of_mistakes_are_passed_over(tmp_path: Path) -> None:
+def test_mistake_ids_and_fields_are_ignored(tmp_path: Path) -> None:
     page = "## 01.ring_mend\n\n### mend-it\n\nrank {mend} has to mend it\n"
     assert found_in(tmp_path, "mistakes.md", page) == [(5, "mend")]

@@ -55,7 +55,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_links_lead_somewhere(root: Path, page: Path) -> None:
+def test_link_targets_exist(root: Path, page: Path) -> None:
     wrong = []
     for target in links(page):
         name, _, anchor = target.partition("#")
@@ -65,7 +65,7 @@ def test_links_lead_somewhere(root: Path, page: Path) -> None:
     assert not wrong
 
 
-def test_the_modules_of_the_table_exist(root: Path) -> None:
+def test_modules_in_the_table_exist(root: Path) -> None:
     table = (
         (root / "docs" / "library.md").read_text().split("| module | purpose |")[1].split("\n\n")[0]
     )
@@ -78,19 +78,19 @@ def test_the_modules_of_the_table_exist(root: Path) -> None:
     assert [name for name in named if find_spec(name) is None] == []
 
 
-def test_the_variables_of_the_backend_are_in_its_table(root: Path) -> None:
+def test_backend_variables_are_in_their_table(root: Path) -> None:
     named = re.compile(r"TORCH_MPI4PY_[A-Z_]*[A-Z]")
     sources = (root / BACKEND / "src").rglob("*.py")
     read = {name for path in sources for name in named.findall(path.read_text())}
     assert read == set(named.findall((root / BACKEND / "README.md").read_text()))
 
 
-def test_the_backend_lists_the_tests_of_pytorch_that_it_cannot_pass(root: Path) -> None:
+def test_backend_readme_lists_pytorch_tests_it_cannot_pass(root: Path) -> None:
     readme = (root / BACKEND / "README.md").read_text()
     assert re.findall(r"^\| `(test_\w+)` \|", readme, re.MULTILINE) == [*CANNOT_PASS]
 
 
-def test_the_targets_of_make_exist(root: Path) -> None:
+def test_make_targets_exist(root: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / page).read_text(), re.MULTILINE)
@@ -98,7 +98,7 @@ def test_the_targets_of_make_exist(root: Path) -> None:
         assert set(named) <= targets, page
 
 
-def test_the_marks_of_tests_are_in_their_table(root: Path) -> None:
+def test_test_marks_are_in_their_table(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())
     marks = project["tool"]["pytest"]["ini_options"]["markers"]
     table = (root / "tests" / "README.md").read_text().split("## Marks")[1].split("\n## ")[0]

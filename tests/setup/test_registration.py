@@ -48,7 +48,7 @@ def python(program: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_registering_is_quick_and_starts_no_mpi() -> None:
+def test_registration_is_quick_and_does_not_start_mpi() -> None:
     taken = []
     for _ in range(PROCESSES):
         answer = python(MEASURED)
@@ -74,19 +74,19 @@ print(torch.ones(3).sum().item(), "mpi4py" in torch.distributed.Backend.backend_
 """
 
 
-def test_import_torch_goes_on_where_registering_fails() -> None:
+def test_import_torch_works_if_registration_fails() -> None:
     answer = python(BROKEN)
     assert (answer.returncode, answer.stdout) == (0, "3.0 False\n"), answer.stderr
     assert "torch_mpi4py could not register itself" in answer.stderr
     assert "this PyTorch wants something else" in answer.stderr
 
 
-def test_so_it_does_where_warnings_are_errors() -> None:
+def test_import_torch_works_if_warnings_are_errors() -> None:
     answer = python(BROKEN, "-W", "error::UserWarning")
     assert (answer.returncode, answer.stdout) == (0, "3.0 False\n"), answer.stderr
 
 
-def test_importing_the_package_first_registers_it_once() -> None:
+def test_importing_the_package_first_registers_once() -> None:
     program = "import torch_mpi4py, sys; assert 'torch' not in sys.modules; import torch\n"
     program += "print(torch.distributed.Backend.backend_list.count('mpi4py'))"
     answer = python(program, "-W", "error::UserWarning")

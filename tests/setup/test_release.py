@@ -49,7 +49,7 @@ def fill_in(folder: Path) -> None:
     state(folder, REPOSITORY, "ada@example.com")
 
 
-def test_addresses_are_written_wherever_they_are_named(root: Path, tmp_path: Path) -> None:
+def test_addresses_are_updated_in_all_files(root: Path, tmp_path: Path) -> None:
     folder = copy(root, tmp_path)
     assert addresses.main(["--check", "--root", str(folder)]) == 0  # as the repository is
     fill_in(folder)
@@ -71,7 +71,7 @@ def test_addresses_are_written_wherever_they_are_named(root: Path, tmp_path: Pat
         assert project["urls"] == {"Repository": REPOSITORY}
 
 
-def test_the_version_is_written_wherever_it_stands(root: Path, tmp_path: Path) -> None:
+def test_version_is_updated_in_all_files(root: Path, tmp_path: Path) -> None:
     folder = copy(root, tmp_path)
     version = release.versions(root)["pyproject.toml"]
     change(folder / "pyproject.toml", f'version = "{version}"', 'version = "9.9.9"')
@@ -107,7 +107,7 @@ def test_a_package_page_has_no_relative_links(root: Path, tmp_path: Path) -> Non
     assert 'src="https://raw.githubusercontent.com/teachers/ranks/v' in course
 
 
-def test_no_release_without_addresses(root: Path, tmp_path: Path) -> None:
+def test_release_requires_addresses(root: Path, tmp_path: Path) -> None:
     folder = copy(root, tmp_path)
     state(folder, "https://example.org/ranks", "ada@example.org")
     said = [line for line in release.problems("v9.9.9", folder) if "example.org" in line]
@@ -119,12 +119,12 @@ def test_all_files_state_one_version(root: Path) -> None:
     assert len(set(release.versions(root).values())) == 1
 
 
-def test_the_changelog_begins_with_what_is_not_released(root: Path) -> None:
+def test_changelog_begins_with_unreleased(root: Path) -> None:
     names = list(release.sections((root / "CHANGELOG.md").read_text()))
     assert names[0] == "Unreleased"
 
 
-def test_a_prepared_release_is_let_through(root: Path, tmp_path: Path) -> None:
+def test_prepared_release_passes(root: Path, tmp_path: Path) -> None:
     version = release.versions(root)["CITATION.cff"]
     folder = copy(root, tmp_path)
     fill_in(folder)
@@ -148,7 +148,7 @@ def test_a_prepared_release_is_let_through(root: Path, tmp_path: Path) -> None:
     assert "pyproject.toml has version 9.9.9" in release.problems(f"v{version}", folder)
 
 
-def test_a_tag_that_is_not_prepared_ends_the_workflow(
+def test_unprepared_tag_stops_the_workflow(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "notes.md"

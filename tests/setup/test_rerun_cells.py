@@ -49,7 +49,7 @@ assert not numbers
 
 
 @pytest.mark.timeout(300)
-def test_each_cell_finds_the_names_of_the_end(tmp_path: Path) -> None:
+def test_cells_that_fail_when_rerun_are_reported(tmp_path: Path) -> None:
     source = tmp_path / "lesson_90" / "90_short.py"
     source.parent.mkdir()
     source.write_text(LESSON)

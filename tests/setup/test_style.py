@@ -17,7 +17,7 @@ def tracked(root: Path) -> list[Path]:
     return [root / name for name in answer.stdout.split("\0") if name and (root / name).is_file()]
 
 
-def test_ruff_has_no_complaint(root: Path) -> None:
+def test_ruff_passes(root: Path) -> None:
     for command in (["check"], ["format", "--check"]):
         answer = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "."],
@@ -40,7 +40,7 @@ PATHS = "|".join(
 
 
 @pytest.mark.parametrize("pattern", [HOSTS, PATHS], ids=["registry hosts", "machine paths"])
-def test_no_tracked_file_names(root: Path, pattern: str) -> None:
+def test_no_tracked_file_contains(root: Path, pattern: str) -> None:
     wrong = []
     for path in tracked(root):
         try:

@@ -115,7 +115,7 @@ CPU_BUILDS = (f"torch-{TORCH}+cpu-py3-none-any", f"torchvision-{VISION}+cpu-py3-
 CUDA_BUILDS = (f"torch-{TORCH}-py3-none-any", f"torchvision-{VISION}-py3-none-any")
 
 
-def test_cpu_builds_are_taken(
+def test_cpu_builds_are_chosen(
     builds: ModuleType, lock: Path, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index_of(tmp_path / "served" / "cpu", *CPU_BUILDS)
@@ -138,7 +138,7 @@ def test_cpu_builds_are_taken(
     ],
     ids=["another Python", "longer number", "no torchvision"],
 )
-def test_without_the_version_there_it_is_the_package_index(
+def test_package_index_is_used_if_cpu_index_lacks_version(
     builds: ModuleType,
     lock: Path,
     served: str,
@@ -156,7 +156,9 @@ def test_without_the_version_there_it_is_the_package_index(
     assert f"{served}/cpu has no {lacking} for this machine" in why
 
 
-def test_an_index_out_of_reach(builds: ModuleType, lock: Path, served: str, tmp_path: Path) -> None:
+def test_unreachable_index_is_not_used(
+    builds: ModuleType, lock: Path, served: str, tmp_path: Path
+) -> None:
     index_of(tmp_path / "served" / "all", *CUDA_BUILDS)
     nowhere = f"http://127.0.0.1:{free_port()}/cpu"
     index, why = choose(builds, lock, nowhere)
@@ -167,7 +169,7 @@ def test_an_index_out_of_reach(builds: ModuleType, lock: Path, served: str, tmp_
 
 
 @pytest.mark.parametrize("all_seconds", [20.0, 1.5], ids=["by pip", "altogether"])
-def test_an_index_that_never_answers(
+def test_unresponsive_index_is_not_used(
     builds: ModuleType, lock: Path, monkeypatch: pytest.MonkeyPatch, all_seconds: float
 ) -> None:
     monkeypatch.setattr(builds, "ALL_SECONDS", all_seconds)
@@ -180,7 +182,7 @@ def test_an_index_that_never_answers(
 @pytest.mark.parametrize(
     ("asked", "index"), [("http://mirror/cpu", "http://mirror/cpu"), ("none", "")]
 )
-def test_torch_index_wins(
+def test_torch_index_takes_precedence(
     builds: ModuleType, lock: Path, monkeypatch: pytest.MonkeyPatch, asked: str, index: str
 ) -> None:
     monkeypatch.setattr(builds, "ask_pip", None)  # nobody is asked
@@ -189,7 +191,7 @@ def test_torch_index_wins(
 
 
 @pytest.mark.parametrize("variable", ["PIP_INDEX_URL", "PIP_NO_INDEX"])
-def test_somebody_s_own_index_is_the_only_one(
+def test_configured_index_is_the_only_one_used(
     builds: ModuleType,
     lock: Path,
     served: str,
@@ -205,7 +207,7 @@ def test_somebody_s_own_index_is_the_only_one(
 
 
 @pytest.mark.parametrize(("platform", "driver"), [("linux", True), ("darwin", False)])
-def test_with_a_driver_or_on_a_mac_nothing_is_asked(
+def test_no_index_is_queried_with_a_driver_or_on_macos(
     builds: ModuleType,
     lock: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -218,7 +220,9 @@ def test_with_a_driver_or_on_a_mac_nothing_is_asked(
     assert choose(builds, lock, "http://unused") == ("", "")
 
 
-def test_a_driver_shows(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_driver_is_detected(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(root / "tools")
     import torch_builds
 
@@ -233,7 +237,7 @@ def test_a_driver_shows(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert torch_builds.has_nvidia_driver()
 
 
-def test_make_gives_the_index_to_pip(
+def test_make_passes_the_index_to_pip(
     builds: ModuleType,
     lock: Path,
     tmp_path: Path,

@@ -98,7 +98,7 @@ def requirements_of(wheel: Path) -> dict[str, Requirement]:
     return {requirement.name: requirement for requirement in map(Requirement, texts)}
 
 
-def test_the_backend_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
+def test_backend_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["torch_mpi4py"]
     inside = files_in(wheel)
     wanted = modules_below(root / BACKEND / "src" / "torch_mpi4py") | {"torch_mpi4py/py.typed"}
@@ -120,7 +120,7 @@ def test_the_backend_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     assert "# torch-mpi4py" in str(metadata_of(wheel).get_payload())
 
 
-def test_the_cluster_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
+def test_cluster_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["ipyranks"]
     wanted = modules_below(root / CLUSTER / "src" / "ipyranks") | {"ipyranks/py.typed"}
     assert {name for name in files_in(wheel) if ".dist-info/" not in name} == wanted
@@ -136,9 +136,7 @@ def test_each_wheel_has_the_licence(root: Path, wheels: dict[str, Path]) -> None
             assert archive.read(name) == text
 
 
-def test_the_course_s_wheel_has_the_licences_of_what_it_brings(
-    root: Path, wheels: dict[str, Path]
-) -> None:
+def test_course_wheel_has_licences_of_bundled_files(root: Path, wheels: dict[str, Path]) -> None:
     assert metadata_of(wheels["rank_by_rank"])["License-Expression"] == "MIT AND CC-BY-4.0"
     with ZipFile(wheels["rank_by_rank"]) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/LICENSING.md")]
@@ -147,7 +145,7 @@ def test_the_course_s_wheel_has_the_licences_of_what_it_brings(
     assert "10.24432/C50P49" in text  # the digits
 
 
-def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
+def test_course_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["rank_by_rank"]
     inside = {name for name in files_in(wheel) if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in inside} == {"course_lib", "rank_by_rank"}
@@ -252,7 +250,7 @@ def readme_s_program(root: Path) -> str:
     return program
 
 
-def test_only_what_is_needed_is_there(alone: Path, tmp_path: Path) -> None:
+def test_environment_has_only_required_packages(alone: Path, tmp_path: Path) -> None:
     program = f"from importlib.util import find_spec\nfor name in {NOT_NEEDED}: print(name,"
     program += " find_spec(name))"
     command = [alone, "-c", program]
@@ -270,7 +268,7 @@ def test_only_what_is_needed_is_there(alone: Path, tmp_path: Path) -> None:
     ],
     ids=["by its name", "imported", "without autoload"],
 )
-def test_the_readme_s_program_runs(
+def test_readme_program_runs(
     root: Path,
     alone: Path,
     tmp_path: Path,
@@ -285,7 +283,7 @@ def test_the_readme_s_program_runs(
     assert said == "rank 0 of 2: 3\nrank 1 of 2: 3"
 
 
-def test_it_imports_nothing_of_the_course_where_that_is_there(root: Path) -> None:
+def test_backend_does_not_import_the_installed_course(root: Path) -> None:
     """By itself, without mpiexec, in this environment; a rank of one is a rank."""
     program = readme_s_program(root) + (
         f"import sys\nprint([name for name in {NOT_NEEDED} if name in sys.modules])\n"

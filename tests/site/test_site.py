@@ -55,14 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---- the files ----------------------------------------------------------------------------------
 
 
-def test_no_link_is_dead_and_every_picture_is_there_with_words(site: Path) -> None:
+def test_links_and_images_exist_and_images_have_alt_text(site: Path) -> None:
     assert len(built_pages.read(site)) > len(site_pages.sources()) + len(site_pages.REFERENCE)
     assert built_pages.dead_links(site) == []
     assert built_pages.pictures_without_words(site) == []
     assert built_pages.fetched_from_elsewhere(site) == []
 
 
-def test_what_is_dead_is_found(tmp_path: Path) -> None:
+def test_dead_links_and_images_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<p id="here"><a href="b.html#there">b</a> <a href="#here">a</a> <a href="#gone">?</a>'
         '<a href="gone.html">?</a> <a href="../out.html">?</a> <a href="https://example.org">ok</a>'
@@ -80,7 +80,7 @@ def test_what_is_dead_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson_has_its_outputs_and_its_solutions_folded(site: Path, notebook: Path) -> None:
+def test_lesson_page_has_outputs_and_folded_solutions(site: Path, notebook: Path) -> None:
     page = (site / "notebooks" / f"{notebook.stem}.html").read_text()
     cells = json.loads(notebook.read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -100,7 +100,7 @@ def test_a_lesson_has_its_outputs_and_its_solutions_folded(site: Path, notebook:
     assert [text for text in errors if ANSI.sub("", text).strip() not in words] == []
 
 
-def test_every_deck_is_there(site: Path) -> None:
+def test_every_deck_is_on_the_site(site: Path) -> None:
     decks = sorted((site_pages.ROOT / "slides").glob("*.html"))
     assert decks
     links = built_pages.read(site)["slides/index.html"].links
@@ -129,7 +129,7 @@ def test_the_reference_has_every_public_name(site: Path, root: Path) -> None:
     assert [name for name in named if f"module-{name}" not in places] == []
 
 
-def test_a_link_to_nowhere_stops_the_build() -> None:
+def test_dead_link_stops_the_build() -> None:
     pages = site_pages.sources()
     text = "[a](docs/site_mpi.md#here) ![b](docs/how_it_works.svg) [c](tests) [d](https://a.b)"
     made = "[a](docs/site_mpi.md#here) ![b](docs/how_it_works.svg) c [d](https://a.b)"
@@ -140,9 +140,7 @@ def test_a_link_to_nowhere_stops_the_build() -> None:
         site_pages.relinked("[x](gone.md)", "docs/site_mpi.md", pages)
 
 
-def test_a_warning_of_sphinx_stops_the_build(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_sphinx_warning_stops_the_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def one_page(folder: Path) -> None:
         site_pages.write(folder / "index.md", "# One page\n\n[nowhere](#nowhere)\n")
 
@@ -151,7 +149,7 @@ def test_a_warning_of_sphinx_stops_the_build(
         build_site.build(tmp_path / "html")
 
 
-def test_what_builds_the_site_is_pinned(root: Path) -> None:
+def test_build_requirements_are_pinned(root: Path) -> None:
     lines = (root / "site" / "requirements.in").read_text().splitlines()
     wanted = {re.match(r"[\w-]+", line)[0] for line in lines if line and line[0] != "#"}
     locked = (root / "site" / "requirements.lock").read_text().splitlines()
@@ -268,7 +266,7 @@ FORMULAS = """
 
 
 @pytest.mark.parametrize("name", [*LESSON_PAGES, *(n for n in SAMPLE if n not in LESSON_PAGES)])
-def test_a_page_fits_laptop_and_phone_and_its_formulas_are_set(visitor: Visitor, name: str) -> None:
+def test_page_fits_laptop_and_phone_and_formulas_are_typeset(visitor: Visitor, name: str) -> None:
     page = visitor.open(name)
     assert page.evaluate(STICKS_OUT) == []
     texts, is_set, bad = page.evaluate(FORMULAS)
@@ -288,7 +286,7 @@ def has_formulas(name: str) -> bool:
     return text.exists() and "$" in re.sub(code, "", text.read_text())
 
 
-def test_what_sticks_out_is_found(visitor: Visitor) -> None:
+def test_overflowing_content_is_found(visitor: Visitor) -> None:
     page = visitor.open("slides/index.html", PHONE)
     page.evaluate("document.querySelector('article p').style.width = '800px'")
     found = page.evaluate(STICKS_OUT)
@@ -296,7 +294,7 @@ def test_what_sticks_out_is_found(visitor: Visitor) -> None:
     assert any(each.startswith("P.") for each in found[1:])
 
 
-def test_nothing_is_asked_of_another_machine(visitor: Visitor) -> None:
+def test_pages_request_nothing_from_other_servers(visitor: Visitor) -> None:
     server = visitor.server
     for name in SAMPLE:
         page = visitor.open(name)
@@ -314,7 +312,7 @@ def test_nothing_is_asked_of_another_machine(visitor: Visitor) -> None:
 @pytest.mark.parametrize(
     ("width", "scheme"), [(LAPTOP, "light"), (LAPTOP, "dark"), (PHONE, "light")]
 )
-def test_everyone_can_read_it(visitor: Visitor, width: int, scheme: str) -> None:
+def test_pages_are_accessible(visitor: Visitor, width: int, scheme: str) -> None:
     wrong = []
     for name in SAMPLE:
         if name == LONGEST and (width, scheme) != (LAPTOP, "light"):
@@ -327,7 +325,7 @@ def test_everyone_can_read_it(visitor: Visitor, width: int, scheme: str) -> None
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_solution_opens_by_the_keyboard(visitor: Visitor) -> None:
+def test_solution_opens_by_keyboard(visitor: Visitor) -> None:
     page = visitor.open("notebooks/00_start_here.html")
     fold = page.locator("details.solution").first
     expect(fold).to_have_js_property("open", False)

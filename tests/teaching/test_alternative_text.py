@@ -27,7 +27,7 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg">{}<path d="M 0 0"/></svg>'
         '![a ring](ring.svg) and <img src="ring.svg">',
     ],
 )
-def test_a_picture_without_words_is_found(text: str) -> None:
+def test_missing_alt_text_is_found(text: str) -> None:
     assert len(list(pictures_without_words_in_text(text))) == 1
 
 
@@ -41,7 +41,7 @@ def test_a_picture_without_words_is_found(text: str) -> None:
         SVG.format("<title>a ring</title>"),
     ],
 )
-def test_a_picture_with_words_is_fine(text: str) -> None:
+def test_image_with_alt_text_passes(text: str) -> None:
     assert list(pictures_without_words_in_text(text)) == []
 
 
@@ -49,7 +49,7 @@ def shown(data: dict, **metadata):
     return new_output("display_data", data=data, metadata=metadata)
 
 
-def test_pictures_in_outputs() -> None:
+def test_images_in_outputs_are_checked() -> None:
     png = {"image/png": "iVBORw0KGgo=", "text/plain": "<Figure size 700x110 with 10 Axes>"}
     assert list(pictures_without_words(shown(png))) == ["image/png"]
     assert list(pictures_without_words(shown(png, **{"image/png": {"alt": "ten digits"}}))) == []

@@ -20,19 +20,19 @@ def texts(figure):
     return [text.text for text in ElementTree.fromstring(figure.svg).iter(SVG + "text")]
 
 
-def test_it_says_in_words_which_buckets_left_before_the_end():
+def test_alt_text_counts_buckets_sent_before_the_end():
     one, two = draw(title="Test").alt.split("Two buckets")
     assert "in the order 2, 1; 1 bucket is sent, 0 of them before" in one
     assert "in the order 2, 1; 2 buckets are sent, 1 of them before" in two
     assert "rank 0: Test." in one
 
 
-def test_the_end_of_each_run_is_the_last_thing_that_happened():
+def test_each_run_ends_at_its_last_event():
     assert (TOGETHER.end, APART.end) == (0.022, 0.017)
     assert [t for t in texts(draw()) if t.startswith("done")] == ["done at 22 ms", "done at 17 ms"]
 
 
-def test_bars_stand_where_their_times_are():
+def test_bars_are_to_scale():
     figure = draw(rank=2)
     shapes = ElementTree.fromstring(figure.svg).iter(SVG + "rect")
     hatched = [s for s in shapes if (s.get("fill") or "").startswith("url(#hatch")]
@@ -45,7 +45,7 @@ def test_bars_stand_where_their_times_are():
     assert all(s.get("stroke") == figures.rank_colour(2) for s in hatched)
 
 
-def test_text_is_large_enough_and_on_the_paper():
+def test_text_is_large_enough_and_inside_the_figure():
     root = ElementTree.fromstring(draw(title="Backward").svg)
     width, height = (float(v) for v in root.get("viewBox").split()[2:])
     for text in root.iter(SVG + "text"):
@@ -59,11 +59,11 @@ def test_text_is_large_enough_and_on_the_paper():
         assert 0 < float(text.get("y")) < height, text.text
 
 
-def test_the_same_events_draw_the_same_bytes():
+def test_figure_is_deterministic():
     assert draw().svg == draw().svg
 
 
 @pytest.mark.parametrize("runs", [{}, {"run": Backward([], [("1", 0, 1)])}])
-def test_a_run_without_events_is_refused(runs):
+def test_buckets_rejects_runs_without_events(runs):
     with pytest.raises(ValueError, match="at least one run"):
         figures.buckets(runs)

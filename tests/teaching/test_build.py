@@ -34,7 +34,7 @@ def built(source: Path):
     return nbformat.read(build.target(source), as_version=4)
 
 
-def test_a_notebook_is_built_once_and_again_when_its_source_changes(source, capsys) -> None:
+def test_notebook_is_rebuilt_only_when_its_source_changes(source, capsys) -> None:
     assert build.main(["--check"]) == 1
     assert not build.target(source).exists()
     assert build.main([]) == 0
@@ -70,7 +70,7 @@ def test_a_notebook_is_built_once_and_again_when_its_source_changes(source, caps
         ("print(3)", "print('/home/' + 'somebody/data')", "path of this machine: /home/somebody"),
     ],
 )
-def test_what_must_not_be_in_a_lesson_fails_the_build(source, capsys, old, new, said) -> None:
+def test_forbidden_content_fails_the_build(source, capsys, old, new, said) -> None:
     source.write_text(SHORT.replace(old, new))
     assert build.main([]) == 1
     assert said in capsys.readouterr().err
@@ -84,7 +84,7 @@ def test_paths_of_the_machine_are_made_relative(source) -> None:
     assert "version" not in built(source).metadata.language_info
 
 
-def test_a_failed_build_leaves_the_old_notebook(source) -> None:
+def test_failed_build_keeps_the_old_notebook(source) -> None:
     build.target(source).write_text("the old one")
     source.write_text(SHORT.replace("print(3)", "{}[3]"))
     with pytest.raises(LessonError):
@@ -92,13 +92,13 @@ def test_a_failed_build_leaves_the_old_notebook(source) -> None:
     assert build.target(source).read_text() == "the old one"
 
 
-def test_a_source_against_the_rules_is_not_executed(source, monkeypatch) -> None:
+def test_source_that_breaks_the_rules_is_not_executed(source, monkeypatch) -> None:
     monkeypatch.undo()
     with pytest.raises(LessonError, match="the first cell has to say the one idea"):
         build.build(source)
 
 
-def test_a_cell_that_takes_too_long_ends(source) -> None:
+def test_slow_cell_times_out(source) -> None:
     from nbclient.exceptions import CellTimeoutError
 
     source.write_text("# %%\nimport time\n\ntime.sleep(60)\n")
@@ -106,7 +106,7 @@ def test_a_cell_that_takes_too_long_ends(source) -> None:
         execution.execute(lessons.read_source(source), source.parent, cell_seconds=1)
 
 
-def test_what_names_the_machine_is_taken_out() -> None:
+def test_host_names_and_paths_are_removed() -> None:
     host = socket.gethostname()
     table = f"rank  pid  host\n   0  4711  {host}\nthis is {host} speaking"
     assert anonymous(table) == f"rank  pid  host\n   0  4711  localhost\nthis is {host} speaking"
@@ -115,7 +115,7 @@ def test_what_names_the_machine_is_taken_out() -> None:
     assert anonymous("File /somewhere/ipykernel_12/345.py:1") == "File cell:1"
 
 
-def test_a_check_that_is_not_right_a_widget_and_ink_without_paper_are_problems() -> None:
+def test_failed_checks_widgets_and_unreadable_text_are_problems() -> None:
     notebook = nbformat.v4.new_notebook()
     said = nbformat.v4.new_output("stream", name="stdout", text="90.x: not yet: no (m)\n")
     widget = nbformat.v4.new_output(

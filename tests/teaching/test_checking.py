@@ -54,17 +54,17 @@ def told(cluster, capsys, allow):
     return tell
 
 
-def test_right_on_the_ranks(told) -> None:
+def test_right_answer_on_the_ranks(told) -> None:
     said = told("def total(comm):\n    print('noise')\n    return comm.allreduce(comm.rank + 1)")
     assert said == "90.total: right. Every rank has the sum."
 
 
-def test_wrong_on_one_rank_alone(told) -> None:
+def test_wrong_answer_on_one_rank(told) -> None:
     said = told("def total(comm):\n    return comm.allreduce(comm.rank + 1) * comm.rank")
     assert said == "90.total: not yet: rank 0 returned its own rank (own-rank)"
 
 
-def test_a_wrong_answer_comes_with_what_was_printed(told) -> None:
+def test_wrong_answer_shows_its_printed_output(told) -> None:
     said = told("def total(comm):\n    print('I am', comm.rank)\n    return comm.rank")
     assert said.splitlines() == [
         "90.total: not yet: rank 0 returned its own rank (own-rank)",
@@ -82,7 +82,7 @@ def test_an_exception_is_shown_with_its_line(told) -> None:
     )
 
 
-def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> None:
+def test_exception_on_one_rank_explains_the_waiting_of_others(told) -> None:
     said = told(
         "def total(comm):\n"
         "    if comm.rank == 1:\n"
@@ -104,7 +104,7 @@ def test_an_exit_is_shown_with_its_line(told) -> None:
     )
 
 
-def test_an_exception_is_shown_before_what_the_check_makes_of_the_others(told) -> None:
+def test_exception_is_shown_before_wrong_results_of_others(told) -> None:
     said = told("def total(comm):\n    return [].pop() if comm.rank == 1 else comm.rank")
     assert said == (
         "90.total: not yet: on rank 1 your function raised IndexError: pop from empty list. "
@@ -112,14 +112,14 @@ def test_an_exception_is_shown_before_what_the_check_makes_of_the_others(told) -
     )
 
 
-def test_what_a_library_does_not_implement_is_no_stub(told) -> None:
+def test_not_implemented_error_in_a_library_is_not_a_stub(told) -> None:
     code = "def total(comm):\n    return open('x', opener=no_opener)"
     opener = "exec(compile('def no_opener(*a):\\n    raise NotImplementedError(1)', 'lib', 'exec'))"
     said = told(f"{opener}\n{code}")
     assert "rank 0 your function raised NotImplementedError: 1. It happened in line 3" in said
 
 
-def test_a_function_on_one_rank_alone_is_told_at_once(told) -> None:
+def test_function_on_only_one_rank_is_reported_at_once(told) -> None:
     began = time.monotonic()
     of_rank_0 = "if rank == 0:\n    def total(comm):\n        return comm.allreduce(1)"
     said = told(f"globals().pop('total', None)\n{of_rank_0}")
@@ -130,7 +130,7 @@ def test_a_function_on_one_rank_alone_is_told_at_once(told) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_without_a_process_group_it_is_said_what_to_run(told, cluster) -> None:
+def test_missing_process_group_says_what_to_run(told, cluster) -> None:
     cluster.view.execute(
         "def total(comm):\n    raise ValueError('Default process group has not been initialized')",
         silent=True,
@@ -143,7 +143,7 @@ def test_without_a_process_group_it_is_said_what_to_run(told, cluster) -> None:
     )
 
 
-def test_a_function_of_the_library_is_not_the_learners(told) -> None:
+def test_library_function_is_not_the_learners(told) -> None:
     said = told("from course_lib.teaching.exercise import exercise as total")
     assert said == (
         "90.total: not attempted yet. `total` is the library's now, because another cell has "
@@ -151,16 +151,16 @@ def test_a_function_of_the_library_is_not_the_learners(told) -> None:
     )
 
 
-def test_a_part_of_a_library_s_function_is_not_the_learners(told) -> None:
+def test_partial_of_a_library_function_is_not_the_learners(told) -> None:
     said = told("from functools import partial\ntotal = partial(partial(dist.barrier), None)")
     assert "`total` is the library's now" in said
 
 
-def test_no_function_at_all(told) -> None:
+def test_missing_function_is_reported(told) -> None:
     assert "There is no function `total`: run the cell" in told("total = 3")
 
 
-def test_a_function_in_the_other_place_is_named(told, cluster, allow, capsys) -> None:
+def test_function_in_the_wrong_place_is_reported(told, cluster, allow, capsys) -> None:
     here = {"check": check}
     exec("def total(comm): ...\ndef check_it(): check('90.total')", here)
     told("def total(comm):\n    raise NotImplementedError")
@@ -208,7 +208,7 @@ def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline)
     assert renewed.startswith("Communication is renewed: comm and the default process group")
 
 
-def test_a_message_left_behind_disturbs_nobody(told) -> None:
+def test_leftover_message_does_not_affect_the_next_check(told) -> None:
     said = told(
         "def total(comm):\n    comm.isend('left behind', dest=1 - comm.rank)\n"
         "    return comm.allreduce(comm.rank + 1)"
@@ -228,7 +228,7 @@ def test_not_attempted_and_undefined(told) -> None:
     )
 
 
-def test_a_check_that_fails_itself_is_an_error_not_a_verdict(cluster) -> None:
+def test_crashing_check_is_an_error_not_a_verdict(cluster) -> None:
     cluster.view.execute("def total(comm):\n    return -1", silent=True)
     with pytest.raises(CheckError, match=r"itself failed; please report this(?s:.*)does not know"):
         check("90.total")
@@ -244,7 +244,7 @@ def said_of(capsys, double) -> str:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_in_the_notebook(capsys) -> None:
+def test_check_in_the_notebook(capsys) -> None:
     assert said_of(capsys, lambda x: 2 * x) == "90.double: right. 4 became 8."
     wrong = said_of(capsys, lambda x: x * x)
     assert wrong == "90.double: not yet: 4 became 16: that is its square (squared)"
@@ -318,7 +318,7 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_a_stopped_check_is_told_in_one_sentence(capsys) -> None:
+def test_stopped_check_is_reported_in_one_sentence(capsys) -> None:
     def stopped(x):
         raise KeyboardInterrupt
 
@@ -329,7 +329,7 @@ def test_a_stopped_check_is_told_in_one_sentence(capsys) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_a_check_within_a_check_is_refused(capsys) -> None:
+def test_nested_check_is_rejected(capsys) -> None:
     def double(x):
         check("90.double", double)
 
@@ -338,7 +338,7 @@ def test_a_check_within_a_check_is_refused(capsys) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_in_another_thread_there_is_no_alarm_and_no_harm(capsys) -> None:
+def test_check_works_in_another_thread(capsys) -> None:
     thread = threading.Thread(target=check, args=("90.double", lambda x: 2 * x))
     thread.start()
     thread.join()
@@ -346,21 +346,21 @@ def test_in_another_thread_there_is_no_alarm_and_no_harm(capsys) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_the_function_of_that_name_is_found_where_check_is_called(capsys) -> None:
+def test_function_is_found_in_the_callers_namespace(capsys) -> None:
     exec("def double(x):\n    return 2 * x\ncheck('90.double')", {"check": check})
     assert "right" in capsys.readouterr().out
     exec("check('90.double')", {"check": check})
     assert "There is no function `double`" in capsys.readouterr().out
 
 
-def test_an_unknown_exercise_is_named_with_its_neighbours() -> None:
+def test_unknown_exercise_error_lists_similar_ones() -> None:
     with pytest.raises(UnknownExerciseError, match=r"no exercise '01.ring'.* 01.ring_pass"):
         check("01.ring")
     with pytest.raises(UnknownExerciseError, match="the exercises are 00"):
         check("ring")
 
 
-def test_a_broken_room_breaks_only_its_own_exercises(tmp_path, monkeypatch) -> None:
+def test_broken_lesson_package_affects_only_its_exercises(tmp_path, monkeypatch) -> None:
     room = tmp_path / "rooms_one_broken" / "lesson_98"
     room.mkdir(parents=True)
     (room / "exercises.py").write_text("import no_such_module_98")
@@ -371,7 +371,7 @@ def test_a_broken_room_breaks_only_its_own_exercises(tmp_path, monkeypatch) -> N
         find("98.any")
 
 
-def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
+def test_check_and_hint_do_not_start_mpi() -> None:
     ids = [id for id in all_exercises() if find(id).where == "notebook" and id < "90"]
     code = (
         "import sys\n"

@@ -36,6 +36,6 @@ from course_lib.teaching.comparison import compare
         (["1/2", "0"], [0.5, 0], {}, "Well predicted"),
     ],
 )
-def test_what_is_printed(prediction, measured, options, words, capsys):
+def test_compare_prints_the_verdict(prediction, measured, options, words, capsys):
     compare(prediction, measured, **options)
     assert words in capsys.readouterr().out

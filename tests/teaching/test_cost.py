@@ -20,7 +20,7 @@ LINK = Link(latency=8.0, bandwidth=0.5, reduce_rate=4.0)
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17)
 
 
-def test_it_needs_neither_torch_nor_mpi():
+def test_cost_imports_neither_torch_nor_mpi():
     code = (
         "import sys, course_lib.teaching.cost\n"
         "sys.exit(bool({'torch', 'mpi4py', 'matplotlib'} & set(sys.modules)))"
@@ -107,7 +107,7 @@ def test_time_messages_and_bytes_equal_a_replay(name, p):
     assert price.bytes_total == pytest.approx(total, rel=1e-12)
 
 
-def test_ring_of_four_by_hand():
+def test_ring_of_four_equals_hand_calculation():
     # Six steps of a quarter of 400 bytes; three of them reduce.
     price = cost("ring", 4, 400)
     assert (price.steps, price.bytes_sent, price.bytes_reduced) == (6, 600, 300)
@@ -115,7 +115,7 @@ def test_ring_of_four_by_hand():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_rank_pays_nothing_and_more_ranks_never_pay_less(name):
+def test_cost_is_zero_on_one_rank_and_never_falls(name):
     assert cost(name, 1, 1000).seconds(LINK) == 0
     powers = [cost(name, 2**k, 1000).seconds(LINK) for k in range(12)]
     assert powers == sorted(powers)
@@ -139,7 +139,7 @@ def test_no_algorithm_sends_less_than_the_lower_bound():
             assert cost(name, p, 1.0).bytes_sent >= 2 * (p - 1) / p - 1e-12, (name, p)
 
 
-def test_bad_input_is_named():
+def test_error_names_a_bad_argument():
     with pytest.raises(ValueError, match="algorithm must be one of naive"):
         cost("star", 4, 1)
     for ranks in (0, -1, 2.5, math.nan, math.inf):
@@ -153,7 +153,7 @@ def test_bad_input_is_named():
             Link(*wrong)
 
 
-def test_link_by_hand():
+def test_link_equals_hand_calculation():
     link = Link(2e-6, bytes_per_second(8))
     assert link.bandwidth == 1e9
     assert link.seconds(1000) == pytest.approx(3e-6)

@@ -33,7 +33,7 @@ MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
         ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "with tag 3 from"),
     ],
 )
-def test_the_cause_comes_before_its_consequences(errors, name, words):
+def test_cause_comes_before_its_consequences(errors, name, words):
     with pytest.raises(WrongAnswer) as wrong:
         judge_errors(errors)
     told = explain(wrong.value)
@@ -41,17 +41,17 @@ def test_the_cause_comes_before_its_consequences(errors, name, words):
     assert "two" not in told
 
 
-def test_the_stub_is_no_mistake():
+def test_stub_is_not_a_mistake():
     with pytest.raises(NotImplementedError):
         judge_errors([KeyError(), NotImplementedError()])
 
 
-def test_waiting_is_no_error_of_its_own():
+def test_waiting_alone_is_not_an_error():
     judge_errors([None, DeadlineError()])
     judge_errors([StuckError(), None])
 
 
-def test_ranks_that_wait_are_told_with_their_calls() -> None:
+def test_waiting_ranks_are_reported_with_their_calls() -> None:
     summed = LoggedCall("collective", "all_reduce", finished=True)
     waits, receives = LoggedCall("collective", "barrier"), LoggedCall("recv", "recv")
     assert explain(hang([[summed, waits], [summed], []])) == (
@@ -64,7 +64,7 @@ def test_ranks_that_wait_are_told_with_their_calls() -> None:
     )
 
 
-def test_an_exception_comes_before_what_the_check_makes_of_it() -> None:
+def test_exception_comes_before_the_checks_conclusion() -> None:
     with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed: of a group", p=4, last=3):
         judge_errors([None, IndexError("list index out of range")])
     assert wrong.value.mistake == "size-is-fixed"

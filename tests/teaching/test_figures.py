@@ -56,7 +56,7 @@ def held_after(figure):
 
 
 @pytest.mark.parametrize(("world_size", "root"), [(3, 1), (4, 0)])
-def test_the_diagrams_show_what_mpi_really_does(world_size, root):
+def test_diagrams_show_the_real_results_of_mpi(world_size, root):
     program = Path(__file__).with_name("collectives_for_real.py")
     ran = subprocess.run(
         launch.mpiexec(world_size, sys.executable, program, root),
@@ -81,7 +81,7 @@ def test_the_diagrams_show_what_mpi_really_does(world_size, root):
             assert total in shown
 
 
-def test_the_colour_of_a_block_is_that_of_the_rank_whose_data_it_is():
+def test_block_has_the_colour_of_its_source_rank():
     figure = figures.collective("all_to_all", 4)
     shapes = list(ElementTree.fromstring(figure.svg))
     letters = {}
@@ -147,7 +147,7 @@ def test_every_figure_is_well_formed_opaque_and_has_alternative_text(drawn):
         assert base64.b64decode(data).decode() == figure.svg
 
 
-def test_text_in_diagrams_is_large_enough_and_on_the_paper(drawn):
+def test_text_is_large_enough_and_inside_the_figure(drawn):
     for name, figure in drawn.items():
         root = ElementTree.fromstring(figure.svg)
         width, height = (float(v) for v in root.get("viewBox").split()[2:])
@@ -163,7 +163,7 @@ def test_text_in_diagrams_is_large_enough_and_on_the_paper(drawn):
             assert 0 < float(text.get("y")) < height, (name, text.text)
 
 
-def test_two_processes_draw_the_same_bytes(drawn):
+def test_figures_are_deterministic_across_processes(drawn):
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1]); import test_figures as t;"
         "print(json.dumps({k: [f.svg, f.alt] for k, f in t.every_figure().items()}))"
@@ -178,7 +178,7 @@ def test_two_processes_draw_the_same_bytes(drawn):
     assert json.loads(ran.stdout) == {k: [f.svg, f.alt] for k, f in drawn.items()}
 
 
-def test_a_wait_without_end_is_marked_and_two_of_them_are_a_deadlock(drawn):
+def test_endless_wait_is_marked_and_two_are_a_deadlock(drawn):
     assert "Deadlock" in drawn["deadlock"].svg
     assert "deadlock" in drawn["deadlock"].alt
     assert "Deadlock" not in drawn["messages"].svg
@@ -197,7 +197,7 @@ def test_a_history_may_be_a_mapping_or_an_object():
     assert as_object.svg == as_mapping.svg
 
 
-def test_a_figure_is_saved_as_it_is(tmp_path, drawn):
+def test_figure_is_saved_unchanged(tmp_path, drawn):
     path = drawn["ring"].save(tmp_path / "a ring.svg")
     assert path.read_text(encoding="utf-8") == drawn["ring"].svg
 
@@ -220,12 +220,12 @@ def test_a_figure_is_saved_as_it_is(tmp_path, drawn):
         (lambda: figures.curves({"run": {"loss": [1]}}), "no 'accuracy'"),
     ],
 )
-def test_a_bad_argument_is_named(call, words):
+def test_bad_arguments_are_rejected(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
 
 
-def test_few_points_have_a_tick_each_and_times_have_one_unit():
+def test_few_points_get_a_tick_each_and_times_one_unit():
     drawn = figures.measured_and_predicted(
         [1, 2, 4, 8], [0.01, 0.02, 0.02, 0.03], xlabel="threads", ylabel="time (seconds)"
     )

@@ -10,7 +10,7 @@ from course_lib.teaching.exercise import exercise
 from course_lib.teaching.solution_marks import STUB, MarkError, blanked, unmarked
 
 
-def test_three_hints_and_then_the_way_to_the_solution(own_exercises, capsys) -> None:
+def test_hint_gives_three_hints_then_points_to_the_solution(own_exercises, capsys) -> None:
     help._given.clear()
     said = []
     for _ in range(5):
@@ -26,7 +26,7 @@ def test_three_hints_and_then_the_way_to_the_solution(own_exercises, capsys) -> 
 
 
 @pytest.mark.parametrize("id", all_exercises())
-def test_code_in_a_hint_is_a_block_of_its_own(id: str, capsys) -> None:
+def test_code_in_a_hint_is_a_separate_block(id: str, capsys) -> None:
     help._given.clear()
     for _ in find(id).hints:
         help.hint(id)
@@ -35,7 +35,7 @@ def test_code_in_a_hint_is_a_block_of_its_own(id: str, capsys) -> None:
 
 
 @pytest.mark.parametrize("id", all_exercises())
-def test_the_solution_of_every_exercise_is_shown(id: str, capsys) -> None:
+def test_solution_of_every_exercise_is_shown(id: str, capsys) -> None:
     help.solution(id)
     shown = capsys.readouterr().out
     assert f"def {find(id).function}(" in shown
@@ -67,12 +67,12 @@ def test_blanking_keeps_the_stub_and_its_indentation() -> None:
         "### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION",
     ],
 )
-def test_a_mark_without_its_counterpart_is_an_error(cell: str) -> None:
+def test_unmatched_solution_mark_is_an_error(cell: str) -> None:
     with pytest.raises(MarkError, match="without its counterpart"):
         blanked(cell)
 
 
-def test_an_exercise_has_three_hints_and_a_known_place() -> None:
+def test_exercise_requires_three_hints_and_a_known_place() -> None:
     with pytest.raises(ValueError, match="three hints, not 2"):
         exercise("90.x", function="x", where="engines", hints=["a", "b"])
     with pytest.raises(ValueError, match="'engines' or 'notebook', not 'moon'"):

@@ -77,7 +77,7 @@ PLAIN, EXERCISE = "print(2 + 2)", '# %% tags=["exercise"] exercise="90.double"'
         (EXERCISE, EXERCISE + "\npass\n\n" + EXERCISE, "exercise 90.double comes"),
     ],
 )  # fmt: skip
-def test_a_broken_rule_is_named(complaints, old: str, new: str, complaint: str) -> None:
+def test_broken_rule_is_reported(complaints, old: str, new: str, complaint: str) -> None:
     assert GOOD.count(old) >= 1
     found = complaints(GOOD.replace(old, new, 1))
     assert any(complaint in text for text in found), found

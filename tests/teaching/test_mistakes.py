@@ -88,7 +88,7 @@ def write(tmp_path: Path, text: str = PAGE, name: str = "mistakes.md") -> Path:
     return path
 
 
-def test_a_page_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_page_is_parsed(tmp_path: Path) -> None:
     found = read(write(tmp_path))
     assert {key: text.template for key, text in found.texts.items()} == {
         (mistakes.ANY, "returns-nothing"): "rank {rank} returns nothing",
@@ -116,7 +116,7 @@ def test_a_page_is_read_as_it_is_written(tmp_path: Path) -> None:
     }
 
 
-def test_a_page_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_changed_page_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert read(path) is read(path)
     path.write_text(PAGE.replace("is the sum of two", "is two"), encoding="utf-8")
@@ -156,7 +156,7 @@ def test_a_page_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         ("{found:.1f}", "{found", 15, "write a literal brace twice, {{ or }}"),
     ],
 )
-def test_a_malformed_page_is_explained_by_file_line_and_what_is_expected(
+def test_malformed_page_error_gives_file_line_and_expectation(
     tmp_path: Path, old: str, new: str, line: int, expected: str
 ) -> None:
     assert old in PAGE
@@ -167,7 +167,7 @@ def test_a_malformed_page_is_explained_by_file_line_and_what_is_expected(
     assert expected in str(error.value)
 
 
-def test_a_page_without_an_end_of_its_code_is_no_endless_answer(tmp_path: Path) -> None:
+def test_unclosed_code_block_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(MistakesError, match="never ends: expected ```"):
         read(write(tmp_path, PAGE[: PAGE.rindex("```")]))
 
@@ -183,24 +183,24 @@ def double(own_exercises):
     return find("90.double")
 
 
-def test_a_lesson_s_text_is_told_with_what_the_judge_found(double) -> None:
+def test_lesson_text_is_filled_with_the_judges_fields(double) -> None:
     assert explain(WrongAnswer("squared", number=4, found=16), double) == (
         "4 became 16: that is its square"
     )
 
 
-def test_a_variant_without_a_text_is_told_as_its_mistake(double) -> None:
+def test_variant_without_text_uses_the_mistakes_text(double) -> None:
     wrong = WrongAnswer("squared: by a power", number=3, found=9.0)
     assert explain(wrong, double) == "3 became 9.0: that is its square"
     assert wrong.mistake == "squared"
 
 
-def test_a_text_of_all_lessons_is_found_from_any_exercise(double) -> None:
+def test_shared_text_is_found_from_any_exercise(double) -> None:
     wrong = WrongAnswer("it-raises: on a rank", who="rank 3", error="KeyError: 1")
     assert explain(wrong, double) == explain(wrong) == "rank 3 raised KeyError: 1"
 
 
-def test_what_a_judge_forgets_is_explained(double) -> None:
+def test_missing_field_or_text_is_explained(double) -> None:
     with pytest.raises(MistakesError) as error:
         explain(WrongAnswer("squared", number=4), double)
     assert "lesson_90/mistakes.md, line 7: the judge of squared does not give {found}" in str(
@@ -210,20 +210,20 @@ def test_what_a_judge_forgets_is_explained(double) -> None:
         explain(WrongAnswer("cubed"), double)
 
 
-def test_a_format_that_does_not_fit_what_the_judge_gives_is_explained(tmp_path, monkeypatch):
+def test_format_that_rejects_a_field_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(mistakes, "path_of", lambda exercise: write(tmp_path))
     mean = find("00.neighbours")._replace(id="99.mean")
     with pytest.raises(MistakesError, match=r"line 15: Unknown format code 'f'.*'found': 'three'"):
         explain(WrongAnswer("only-the-sum", found="three"), mean)
 
 
-def test_a_mistake_in_the_text_of_another_is_explained_as_well(double) -> None:
+def test_nested_mistake_is_explained(double) -> None:
     inner = WrongAnswer("it-hangs: in messages", where="rank 0")
     outer = WrongAnswer("squared", number=inner, found=1)
     assert explain(outer, double) == f"{explain(inner)} became 1: that is its square"
 
 
-def test_mistakes_that_were_made_together_are_told_one_after_the_other(double) -> None:
+def test_combined_mistakes_are_explained_in_order(double) -> None:
     wrong = WrongAnswer("squared", number=4, found=16)
     wrong.further = [WrongAnswer("ranks-disagree", calls="a"), WrongAnswer("squared: b", **ONE)]
     assert explain(wrong, double) == (
@@ -232,7 +232,7 @@ def test_mistakes_that_were_made_together_are_told_one_after_the_other(double) -
     )
 
 
-def test_a_wrong_answer_travels_with_its_fields_and_its_reason() -> None:
+def test_pickled_wrong_answer_keeps_fields_and_reason() -> None:
     class Odd:
         def __str__(self) -> str:
             return "odd"
@@ -244,7 +244,7 @@ def test_a_wrong_answer_travels_with_its_fields_and_its_reason() -> None:
     assert explain(copy).endswith("(the ranks' calls do not match: odd)")
 
 
-def test_a_text_is_told_in_a_fraction_of_a_millisecond(double) -> None:
+def test_explain_takes_less_than_half_a_millisecond(double) -> None:
     wrong = WrongAnswer("squared", number=4, found=16)
     explain(wrong, double)
     seconds = []
@@ -274,7 +274,7 @@ def german(tmp_path: Path, monkeypatch) -> Path:
     return write(tmp_path, GERMAN, "mistakes.de.md")
 
 
-def test_a_translation_is_told_where_it_is_there(german: Path, monkeypatch) -> None:
+def test_translation_is_used_where_it_exists(german: Path, monkeypatch) -> None:
     mean = find("00.neighbours")._replace(id="99.mean")
     assert explain(WrongAnswer("only-the-sum", found=3), mean) == "3 ist die Summe"
     assert explain(WrongAnswer("only-the-sum: of two", found=3), mean) == "3 is the sum of two"
@@ -292,7 +292,7 @@ def test_a_translation_is_told_where_it_is_there(german: Path, monkeypatch) -> N
         ("only-the-sum", "only-a-sum", "line 5: mistakes.md has no text for 99.mean only-a-sum"),
     ],
 )
-def test_a_translation_of_something_else_is_refused(
+def test_translation_that_does_not_match_is_rejected(
     german: Path, old: str, new: str, expected: str
 ) -> None:
     german.write_text(GERMAN.replace(old, new), encoding="utf-8")

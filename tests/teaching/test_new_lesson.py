@@ -43,7 +43,7 @@ def cell(room: Path, monkeypatch) -> str:
     return lessons.exercise_cell(ID).removeprefix("%%px\n")
 
 
-def test_the_page_has_all_files(room: Path) -> None:
+def test_example_lesson_has_all_files(room: Path) -> None:
     assert sorted(path.name for path in room.iterdir()) == [
         "99_means.py",
         "exercises.py",
@@ -52,17 +52,19 @@ def test_the_page_has_all_files(room: Path) -> None:
     ]
 
 
-def test_its_text_keeps_the_rules(room: Path) -> None:
+def test_lesson_text_follows_the_rules(room: Path) -> None:
     found = [str(problem) for problem in lint(room / "99_means.py")]
     assert found == ["99_means.py: 1 exercises; there have to be 3 to 6"], "one is enough to show"
 
 
-def test_its_figure_has_words(room: Path) -> None:
+def test_figure_has_alt_text(room: Path) -> None:
     figure = importlib.import_module(f"{ROOMS}.lesson_99.figures").means([0, 1, 2, 3])
     assert figure.alt == "A bar for each of 4 ranks, and a line at their mean."
 
 
-def test_its_check_knows_right_from_wrong(room: Path, cell: str, cluster, capsys) -> None:
+def test_check_accepts_right_and_rejects_wrong_answers(
+    room: Path, cell: str, cluster, capsys
+) -> None:
     path = str(room.parent.parent)
     cluster.view.execute(f"import sys; sys.path.insert(0, {path!r})", silent=True)
     found = mistakes.read(room / "mistakes.md")

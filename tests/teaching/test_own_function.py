@@ -41,7 +41,7 @@ def cell(folder, capsys):
 USES = 'used = yours_or_solution("90.double")'
 
 
-def test_a_written_function_is_used(cell) -> None:
+def test_learners_function_is_used(cell) -> None:
     names, said = cell(f"def double(x): return x + x\n{USES}")
     assert names["used"] is names["double"]
     assert said == ""
@@ -51,14 +51,14 @@ def test_a_written_function_is_used(cell) -> None:
     assert said == ""
 
 
-def test_without_a_function_it_is_the_solution(cell) -> None:
+def test_solution_is_used_without_a_function(cell) -> None:
     names, said = cell(USES)
     assert names["used"](4) == 8
     assert said == f"90.double: {NOT_WRITTEN}\n"
     assert "double" not in names, "nothing is defined for the learner"
 
 
-def test_the_stub_is_no_function(cell) -> None:
+def test_solution_is_used_instead_of_the_stub(cell) -> None:
     stub = blanked(exercise_cell("90.double"))
     names, said = cell(f"{stub}\n{USES}")
     assert names["used"](4) == 8
@@ -67,7 +67,7 @@ def test_the_stub_is_no_function(cell) -> None:
         names["double"](4)
 
 
-def test_a_wrong_function_is_not_used_until_it_is_written_anew(cell) -> None:
+def test_wrong_function_is_not_used_until_rewritten(cell) -> None:
     _, said = cell('def double(x): return x * x\ncheck("90.double")')
     assert "not yet" in said
     names, said = cell(USES)
@@ -78,7 +78,7 @@ def test_a_wrong_function_is_not_used_until_it_is_written_anew(cell) -> None:
     assert said == ""
 
 
-def test_what_cannot_be_given(cell) -> None:
+def test_unknown_or_misplaced_exercise_raises(cell) -> None:
     with pytest.raises(UnknownExerciseError, match="there is no exercise"):
         cell('yours_or_solution("90.half")')
     with pytest.raises(RuntimeError, match="call yours_or_solution in a %%px cell"):
@@ -115,16 +115,16 @@ def on_ranks(cluster, folder, capsys):
 MINE = "def total(comm): return [comm.allreduce(comm.rank + 1)]"
 
 
-def test_on_the_ranks_a_written_function_is_used(on_ranks) -> None:
+def test_learners_function_is_used_on_the_ranks(on_ranks) -> None:
     assert on_ranks(MINE) == ([[3], [3]], ["", ""])
 
 
-def test_on_the_ranks_all_take_the_solution_if_one_has_no_function(on_ranks) -> None:
+def test_all_ranks_use_the_solution_if_one_lacks_a_function(on_ranks) -> None:
     found = on_ranks(f"{MINE}\nif comm.rank == 1: del total")
     assert found == ([3, 3], [f"90.total: {NOT_WRITTEN}\n", ""])
 
 
-def test_on_the_ranks_all_take_the_solution_if_one_was_wrong(on_ranks) -> None:
+def test_all_ranks_use_the_solution_if_one_was_wrong(on_ranks) -> None:
     wrong = "def total(comm): return comm.allreduce(comm.rank + 1) * comm.rank"
     found = on_ranks(wrong, checked=True)
     assert found == ([3, 3], [f"90.total: {NOT_RIGHT}\n", ""])

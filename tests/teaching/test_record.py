@@ -61,7 +61,7 @@ def course(tmp_path: Path, root: Path) -> Course:
     return Course(tmp_path, root)
 
 
-def test_solved_tried_and_skipped(course) -> None:
+def test_progress_lists_solved_tried_and_skipped(course) -> None:
     assert course.row("00") == ["0 of 3", "none", "none"]
     course.says("check('00.my_share', lambda n, r, s: [])")
     assert course.row("00") == ["0 of 3", "my_share", "neighbours"]
@@ -76,7 +76,7 @@ def test_solved_tried_and_skipped(course) -> None:
     assert course.says("print(progress())").startswith("2 of ")
 
 
-def test_skipped_is_what_comes_earlier_in_the_lesson_not_in_the_list_of_checks(course) -> None:
+def test_skipped_exercises_follow_lesson_order(course) -> None:
     ids = re.findall(r'exercise="(03\.\w+)"', sources()[3].read_text())
     course.record.mkdir()
     (course.record / f"{ids[2]}.tried").touch()
@@ -84,7 +84,7 @@ def test_skipped_is_what_comes_earlier_in_the_lesson_not_in_the_list_of_checks(c
     assert course.row("03") == ["0 of 5", ids[2].removeprefix("03."), before]
 
 
-def test_two_notebooks_that_write_at_once_lose_nothing(course) -> None:
+def test_concurrent_notebooks_lose_no_records(course) -> None:
     # Both wait for the other one before each of their writes.
     code = (
         "import sys; from course_lib.teaching import record\n"
@@ -110,7 +110,7 @@ def test_two_notebooks_that_write_at_once_lose_nothing(course) -> None:
     assert len(list(course.record.iterdir())) == 400
 
 
-def test_a_killed_kernel_leaves_a_record_that_can_be_read(course) -> None:
+def test_killed_kernel_leaves_a_readable_record(course) -> None:
     code = (
         "from course_lib.teaching import record\n"
         f"{RIGHT}\nprint('go', flush=True)\n"
@@ -124,7 +124,7 @@ def test_a_killed_kernel_leaves_a_record_that_can_be_read(course) -> None:
         assert course.row("00")[0] == "1 of 3"
 
 
-def test_what_is_damaged_or_of_an_old_lesson_does_no_harm(course) -> None:
+def test_damaged_and_outdated_records_are_ignored(course) -> None:
     course.says(RIGHT)
     (course.record / "00.neighbours.solved").write_bytes(b'{"half\xff')
     (course.record / "00.no_longer_there.solved").touch()
@@ -138,7 +138,7 @@ def test_what_is_damaged_or_of_an_old_lesson_does_no_harm(course) -> None:
     assert course.row("00") == ["0 of 3", "none", "none"]
 
 
-def test_a_check_works_where_nothing_can_be_written(course) -> None:
+def test_check_works_if_record_cannot_be_written(course) -> None:
     course.record.write_text("a file in the folder's place")
     said = course.says(f"{RIGHT}\nprint(progress())")
     assert "(progress() will forget this when the kernel ends: " in said
@@ -146,14 +146,14 @@ def test_a_check_works_where_nothing_can_be_written(course) -> None:
     assert "\n1 of " in said
 
 
-def test_outside_of_the_workspace_no_learners_record_is_touched(course) -> None:
+def test_learners_record_is_untouched_outside_the_workspace(course) -> None:
     assert "\n1 of " in course.says(f"{RIGHT}\nprint(progress())", where="notebooks")
     assert not course.record.exists()
     course.says(f"import os; os.chdir('/'); {RIGHT}")
     assert course.row("00")[0] == "1 of 3", "a cell may go elsewhere"
 
 
-def test_the_table_tells_a_screen_reader_what_a_cell_is_about() -> None:
+def test_table_has_headers_for_screen_readers() -> None:
     rows = [("00 start <here>", "1 of 3", "a, b", "none")]
     table = ProgressTable("1 of 3 exercises solved", rows)
 

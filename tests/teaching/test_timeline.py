@@ -30,7 +30,7 @@ def texts(figure):
     return [text.text for text in ElementTree.fromstring(figure.svg).iter(SVG + "text")]
 
 
-def test_spans_are_to_scale_and_the_rest_is_hatched():
+def test_spans_are_to_scale_and_idle_time_is_hatched():
     drawn = bars(timeline(LANES))
     above, below = ([bar for bar in drawn if bar[1] == y] for y in sorted({b[1] for b in drawn}))
     assert [bar[3].startswith("url(#hatch") for bar in above] == [False, False, False]
@@ -49,7 +49,7 @@ def test_a_lane_that_ends_is_not_idle_afterwards():
     assert [bar[3].startswith("url(#hatch") for bar in below] == [True, False]
 
 
-def test_a_rank_keeps_its_colour_and_what_moves_data_is_paler():
+def test_rank_keeps_its_colour_and_transfers_are_paler():
     drawn = bars(timeline({2: [("a", 0, 1)], 0: [("b", 0, 1)]}))
     assert [bar[3] for bar in drawn] == [figures.rank_colour(2), figures.rank_colour(0)]
     pale = bars(timeline({2: [("a", 0, 1)]}, moves=["a"]))[0][3]
@@ -61,7 +61,7 @@ def test_a_rank_keeps_its_colour_and_what_moves_data_is_paler():
     assert "moves data" not in texts(timeline({2: [("a", 0, 1)]}))
 
 
-def test_a_label_that_does_not_fit_becomes_a_number_that_is_explained():
+def test_long_label_becomes_a_number_in_the_legend():
     narrow = {0: [("send", 0.0, 0.0005), *LANES[0][1:]], 1: LANES[1]}
     shown = texts(timeline(narrow))
     assert shown.count("forward") == 2
@@ -74,7 +74,7 @@ def test_a_label_that_does_not_fit_becomes_a_number_that_is_explained():
     assert min(bar[2] for bar in bars(figure)) == 1.0
 
 
-def test_times_have_their_unit_and_start_at_zero():
+def test_times_have_a_unit_and_start_at_zero():
     late = {rank: [(w, 7.0 + a, 7.0 + b) for w, a, b in spans] for rank, spans in LANES.items()}
     assert bars(timeline(late)) == bars(timeline(LANES))
     shown = texts(timeline(LANES))
@@ -85,21 +85,21 @@ def test_times_have_their_unit_and_start_at_zero():
     assert {"0", "1", "2", "3", "time (steps) \u2192"} <= set(steps)
 
 
-def test_start_end_and_marks():
+def test_start_end_and_marks_are_drawn():
     drawn = bars(timeline([[("a", 1, 2)]], unit="s", start=0, end=4, marks={"half": 2}))
     assert [bar[3].startswith("url") for bar in drawn] == [True, False, True]
     assert drawn[2][2] == pytest.approx(2 * drawn[0][2], abs=0.11)
     assert "half" in texts(timeline([[("a", 1, 2)]], marks={"half": 2}))
 
 
-def test_a_long_name_has_its_room():
+def test_long_lane_name_fits():
     name = "parameter server"
     figure = timeline({name: [("serves", 0, 1)]})
     text = next(t for t in ElementTree.fromstring(figure.svg).iter(SVG + "text") if t.text == name)
     assert float(text.get("x")) + 0.62 * 13 * len(name) < bars(figure)[0][0]
 
 
-def test_the_text_says_the_same():
+def test_alt_text_describes_the_timeline():
     assert timeline(LANES, title="A step").alt == (
         "Timeline of 2 lanes: A step. Rank 0: send, forward, add up; idle 0% of the time. "
         "Rank 1: forward; idle 60% of the time."
@@ -126,7 +126,7 @@ def test_idle_share_counts_overlaps_once():
     ],
     ids=["short", "many", "long name"],
 )
-def test_text_is_large_enough_and_on_the_paper(figure):
+def test_text_is_large_enough_and_inside_the_figure(figure):
     root = ElementTree.fromstring(figure.svg)
     width, height = (float(v) for v in root.get("viewBox").split()[2:])
     for text in root.iter(SVG + "text"):
@@ -151,6 +151,6 @@ def test_text_is_large_enough_and_on_the_paper(figure):
         (lambda: idle_share([], 1, 1), "is empty"),
     ],
 )
-def test_a_bad_argument_is_named(call, words):
+def test_bad_arguments_are_rejected(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()

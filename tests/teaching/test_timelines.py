@@ -83,7 +83,7 @@ def test_each_moment_has_one_state(drawn) -> None:
     assert drawn.seconds == 3.5
 
 
-def test_operations_that_overlap_in_part_have_threads_of_their_own(tmp_path) -> None:
+def test_partly_overlapping_operations_get_separate_threads(tmp_path) -> None:
     operations = [
         event(1, "isend", 0.0, 2.0, peer=1),
         event(2, "irecv", 0.5, 1.0, peer=1),
@@ -116,13 +116,13 @@ def test_figure_is_idle_where_the_rank_waits(drawn) -> None:
     assert "moves data" not in drawn.figure(0.0, 1.9).svg  # rank 0 has not begun to send
 
 
-def test_notebook_gets_the_picture(drawn) -> None:
+def test_notebook_displays_the_figure(drawn) -> None:
     shown = drawn._repr_mimebundle_()
     assert shown["text/html"].startswith('<img alt="Timeline of 2 ranks: a title.')
     assert shown["text/plain"].startswith("Timeline: ")
 
 
-def test_trace_keeps_to_the_format(drawn, tmp_path) -> None:
+def test_trace_follows_the_format(drawn, tmp_path) -> None:
     events = check_trace(drawn.chrome_trace(tmp_path / "run.pt.trace.json"))
     names = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"}
     assert names == {(0, "rank 0"), (1, "rank 1")}
@@ -138,7 +138,7 @@ def test_trace_keeps_to_the_format(drawn, tmp_path) -> None:
     assert still_open["args"]["outcome"] == "still under way"
 
 
-def test_trace_stands_rounding_and_clocks_that_are_off(tmp_path) -> None:
+def test_trace_tolerates_rounding_and_clock_skew(tmp_path) -> None:
     """Events that touch do so to the nanosecond, and no arrow goes back in time."""
     third = 1e-6 / 3
     times = [(n * third, (n + 1) * third) for n in range(30)]
@@ -154,7 +154,7 @@ def test_trace_stands_rounding_and_clocks_that_are_off(tmp_path) -> None:
     assert len(flows(check_trace(drawn.chrome_trace(tmp_path / "forward.json")))) == 30
 
 
-def test_sections_that_cross_get_rows_of_their_own(tmp_path) -> None:
+def test_crossing_sections_get_separate_rows(tmp_path) -> None:
     crossing = [
         event(1, "section", 0.0, 2.0, name="a"),
         event(2, "section", 0.5, 1.0, name="within a"),

@@ -20,7 +20,7 @@ def ring(ranks: int, size_bytes: int) -> Matrix:
     return Matrix(*tables, *tables, tuple(range(ranks)))
 
 
-def test_every_number_is_told() -> None:
+def test_figure_shows_every_number() -> None:
     drawn = figures.traffic(ring(3, 1536), title="a ring")
     assert drawn.svg.count("1.5 KiB") == 3
     assert "3 messages, 4.5 KiB in all" in drawn.svg
@@ -28,13 +28,13 @@ def test_every_number_is_told() -> None:
     assert "a ring" in drawn.alt
 
 
-def test_more_ranks_than_can_be_read_are_refused() -> None:
+def test_traffic_rejects_more_than_16_ranks() -> None:
     assert "rank 15" in figures.traffic(ring(16, 1)).alt
     with pytest.raises(ValueError, match="more than 16"):
         figures.traffic(ring(17, 1))
 
 
-def test_a_matrix_travels_without_mpi() -> None:
+def test_pickled_matrix_loads_without_mpi() -> None:
     code = (
         "import pickle, sys\n"
         "matrix = pickle.load(sys.stdin.buffer)\n"
@@ -56,5 +56,5 @@ def test_a_matrix_travels_without_mpi() -> None:
         (3 * 2**20, "3 MiB"),
     ],
 )
-def test_bytes_are_spelled(size_bytes, words) -> None:
+def test_bytes_are_formatted(size_bytes, words) -> None:
     assert spelled(size_bytes) == words

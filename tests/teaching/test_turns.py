@@ -7,7 +7,7 @@ import pytest
 from course_lib.teaching.turns import StuckError, Turns
 
 
-def test_the_lowest_place_goes_on_first_and_then_the_first_in_number():
+def test_turns_follow_place_then_number():
     order: list[tuple[int, str]] = []
 
     def function(place: int):
@@ -23,7 +23,7 @@ def test_the_lowest_place_goes_on_first_and_then_the_first_in_number():
     assert turns.running is None
 
 
-def test_who_waits_in_vain_is_named_and_its_finally_runs():
+def test_deadlocked_task_is_named_and_its_finally_runs():
     ended = []
 
     def waits():
@@ -42,7 +42,7 @@ def test_who_waits_in_vain_is_named_and_its_finally_runs():
     assert turns.results == [None, 7]
 
 
-def test_turns_within_a_turn():
+def test_nested_turns():
     def outer():
         with Turns([lambda: 1, lambda: 2]) as inner:
             inner.play()
@@ -54,7 +54,7 @@ def test_turns_within_a_turn():
     assert turns.results == [[1, 2], [1, 2]]
 
 
-def test_what_is_no_exception_ends_everything():
+def test_base_exception_ends_everything():
     ended = []
 
     def waits():

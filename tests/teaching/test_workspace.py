@@ -95,7 +95,7 @@ def test_an_untouched_copy_follows_the_course(course) -> None:
     assert course.copies() == [NAME]
 
 
-def test_saving_without_a_change_is_no_change(course) -> None:
+def test_saved_but_unedited_copy_counts_as_untouched(course) -> None:
     course.update()
     notebook = json.loads(course.read())
     notebook["metadata"]["language_info"] = {"version": "3.13.0"}
@@ -104,7 +104,7 @@ def test_saving_without_a_change_is_no_change(course) -> None:
     assert course.update() == [f"{NAME}: brought up to date"]
 
 
-def test_work_is_kept_and_the_newer_lesson_laid_beside_it(course) -> None:
+def test_work_is_kept_and_newer_lesson_saved_beside_it(course) -> None:
     course.update()
     mine = course.work()
     assert course.update() == []
@@ -123,7 +123,7 @@ def test_work_is_kept_and_the_newer_lesson_laid_beside_it(course) -> None:
     assert course.update() == []
 
 
-def test_outputs_are_work_too(course) -> None:
+def test_outputs_count_as_work(course) -> None:
     course.update()
     notebook = json.loads(course.read())
     notebook["cells"][2]["outputs"] = [{"output_type": "stream", "text": "my run"}]
@@ -135,7 +135,7 @@ def test_outputs_are_work_too(course) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "no notebook", "[]", '{"cells": 3}', "\udcff"])
-def test_a_file_that_is_no_notebook_is_somebodys_too(course, content: str) -> None:
+def test_file_that_is_not_a_notebook_is_kept(course, content: str) -> None:
     course.update()
     data = content.encode(errors="surrogateescape")
     (course.workspace / NAME).write_bytes(data)
@@ -151,7 +151,7 @@ def test_a_deleted_copy_comes_back(course) -> None:
 
 
 @pytest.mark.parametrize("note", [None, "", "[1]", '{"07_les'], ids=str)
-def test_without_its_note_nothing_is_overwritten(course, note: str | None) -> None:
+def test_nothing_is_overwritten_without_the_issued_record(course, note: str | None) -> None:
     course.update()
     untouched = course.read()
     path = course.workspace / ISSUED
@@ -172,7 +172,7 @@ def test_other_files_are_left_alone(course) -> None:
     assert (course.workspace / "data.csv").read_text() == "1"
 
 
-def test_interrupted_between_any_two_steps_the_next_run_goes_on(course, monkeypatch) -> None:
+def test_next_run_recovers_from_an_interrupt_at_any_step(course, monkeypatch) -> None:
     """The process dies at each step on the disk in turn; work and lessons are never lost."""
     for lessons in ("second", "third"):
         for steps in range(8):
@@ -234,14 +234,14 @@ def test_a_killed_run_leaves_no_half_written_lesson(course) -> None:
     assert not list(course.workspace.glob(f".*{files_of_lessons.PART}"))
 
 
-def test_lessons_that_are_not_there(course) -> None:
+def test_missing_lessons_raise(course) -> None:
     shutil.rmtree(course.lessons)
     course.lessons.mkdir()
     with pytest.raises(FileNotFoundError, match="run make notebooks"):
         course.update()
 
 
-def test_it_is_quick_and_imports_nothing_heavy(root) -> None:
+def test_workspace_imports_no_heavy_packages(root) -> None:
     code = (
         "import sys; import course_lib.teaching.workspace\n"
         "heavy = {'torch', 'mpi4py', 'nbformat', 'jupytext', 'IPython', 'matplotlib', 'numpy'}\n"
@@ -250,7 +250,7 @@ def test_it_is_quick_and_imports_nothing_heavy(root) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
-def test_every_real_lesson_can_be_handed_out(root) -> None:
+def test_every_lesson_can_be_issued(root) -> None:
     paths = sorted((root / "notebooks").glob("*.ipynb"))
     assert paths
     for path in paths:
@@ -261,7 +261,7 @@ def test_every_real_lesson_can_be_handed_out(root) -> None:
         assert not any(c.get("outputs") for c in given["cells"])
 
 
-def test_under_jupyterhub_each_learner_has_a_workspace_of_their_own(tmp_path: Path) -> None:
+def test_each_jupyterhub_learner_has_a_separate_workspace(tmp_path: Path) -> None:
     """The checkout is everybody's there, so a variable says where the workspace is."""
     code = "from course_lib.teaching import record, workspace\n"
     code += "workspace.main(); print(record._FOLDER)"
@@ -297,7 +297,7 @@ def test_a_tutors_text_follows_the_course_until_it_is_changed(course, monkeypatc
 
 
 @pytest.mark.parametrize("what", ["a folder", "a link that leads nowhere"])
-def test_what_has_the_name_of_the_tutors_text_stays(course, what: str) -> None:
+def test_folder_or_link_named_like_the_tutors_text_is_kept(course, what: str) -> None:
     course.workspace.mkdir()
     path = course.workspace / "AGENTS.md"
     path.mkdir() if what == "a folder" else path.symlink_to("missing")

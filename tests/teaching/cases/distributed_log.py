@@ -8,7 +8,7 @@ import torch.distributed as dist
 from course_lib.teaching.distributed_log import observe_distributed, recorded
 
 
-def case_collectives_and_whether_somebody_waits(rank, size):
+def case_collectives_and_whether_they_were_waited_for(rank, size):
     group = dist.new_group()
     with recorded(group) as log:
         dist.all_reduce(torch.ones(3), group=group)
@@ -25,7 +25,7 @@ def case_collectives_and_whether_somebody_waits(rank, size):
     dist.destroy_process_group(group)
 
 
-def case_the_phases_in_which_calls_are_made_and_waited_for(rank, size):
+def case_phases_of_calls_and_of_their_waits(rank, size):
     group, phase = dist.new_group(), "forward"
     with recorded(group, lambda: phase, ("all_reduce",)) as log:
         dist.all_reduce(torch.ones(3), group=group)
@@ -72,7 +72,7 @@ def case_messages_of_a_batch(rank, size):
     dist.destroy_process_group(group)
 
 
-def case_what_happened_is_told_by_rank_in_the_group(rank, size):
+def case_events_are_reported_by_group_rank(rank, size):
     def total(value, group):
         dist.all_reduce(value, group=group)
         return value.item() + dist.get_rank(group)

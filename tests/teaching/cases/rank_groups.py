@@ -16,7 +16,7 @@ from course_lib.teaching.message_log import observe
 from course_lib.teaching.mistakes import explain
 
 
-def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
+def case_every_rank_gets_the_error_of_a_smaller_group(rank, size):
     """Also the rank that was left out: it would continue alone, and wait indefinitely."""
     comm, sizes = world(), []
 
@@ -35,7 +35,7 @@ def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
     assert numbered in told, "the reason in brackets counts from 0"
 
 
-def case_all_go_on_together_where_it_is_right(rank, size):
+def case_all_ranks_continue_if_the_answer_is_right(rank, size):
     """An exception of another kind, too, reaches all ranks as it is."""
     comm = world()
     with_fewer_ranks(comm, lambda comm: None)
@@ -69,7 +69,7 @@ def case_a_deadlock_ends_before_its_deadline(rank, size):
     all_are_freed_early(all_receive, size)
 
 
-def case_a_deadlock_of_ranks_that_sleep_ends_before_its_deadline(rank, size):
+def case_deadlock_of_sleeping_ranks_ends_before_its_deadline(rank, size):
     """Ranks in a barrier sleep until rank 0 comes, which waits for a message from one of them."""
 
     def only_some_come(comm):
@@ -81,7 +81,7 @@ def case_a_deadlock_of_ranks_that_sleep_ends_before_its_deadline(rank, size):
     all_are_freed_early(only_some_come, size)
 
 
-def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
+def case_deadlock_of_some_ranks_of_a_group_ends(rank, size):
     """The ranks that have finished wait for the others in the check."""
     began = time.perf_counter()
 
@@ -95,7 +95,7 @@ def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
     assert time.perf_counter() - began < 30, "at most 2.5 s on a quiet machine"
 
 
-def case_ranks_that_wait_for_one_at_work_are_left_alone(rank, size):
+def case_ranks_that_wait_for_a_busy_rank_are_left_alone(rank, size):
     """It computes in Python, then it sleeps, each for longer than a deadlock may last."""
 
     def is_late(comm):
