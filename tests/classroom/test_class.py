@@ -98,7 +98,7 @@ def test_names_can_be_left_out(tmp_path: Path, shared: Path) -> None:
 
 
 def test_html_in_names_is_escaped(tmp_path: Path, shared: Path) -> None:
-    """Reading lets none through, and the page would show it as it is."""
+    """Reading rejects such names already; the page must not rely on it."""
     write(shared, "<script>alert(1)<.1", line("tried", NEIGHBOURS, "<script>"), line("here"))
     assert "<script" not in page_of(tmp_path, f"{shared}")
     tag = "<script>"
@@ -147,7 +147,7 @@ def test_file_is_private_and_replaced_atomically(tmp_path: Path, shared: Path) -
 def test_interrupt_at_any_moment_ends_the_command(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Say one that comes when the page has just been put in its place."""
+    """Here it comes just after the page has been replaced."""
     replace = os.replace
 
     def interrupted(*places: str) -> None:

@@ -180,7 +180,7 @@ def test_running_cell_is_shown_until_its_updates_stop(tmp_path: Path) -> None:
 
 
 def test_a_learners_clock_does_not_matter(tmp_path: Path) -> None:
-    """One is a day ahead: the file's own time says by how much."""
+    """One clock is a day ahead: the file's own time says by how much."""
     now = time.time()
     day = 24 * 3600
     early = line("tried", NEIGHBOURS, "uneven", now + day - 100)

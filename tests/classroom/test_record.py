@@ -42,7 +42,7 @@ def test_nothing_is_recorded_by_default(tmp_path: Path) -> None:
 
 
 def test_nothing_is_recorded_outside_workspace(tmp_path: Path) -> None:
-    """Say where lessons are built, or graded."""
+    """For example where lessons are built or graded."""
     variables = {"COURSE_CLASS": f"{tmp_path}", "COURSE_WORKSPACE": f"{tmp_path / 'another'}"}
     assert "teacher" not in said(tmp_path, **variables)
     assert not list(tmp_path.glob("*.jsonl"))
@@ -77,7 +77,7 @@ def test_private_folder_is_created(tmp_path: Path) -> None:
 
 
 def test_account_without_name_is_recorded_by_number(tmp_path: Path) -> None:
-    """As in a container that runs as any account."""
+    """As in a container that runs under an arbitrary account."""
     before = "import os, pwd\nfor name in ('LOGNAME', 'USER', 'LNAME', 'USERNAME'):\n"
     before += "    os.environ.pop(name, None)\ndel pwd.getpwuid\n"
     before += "def getpwuid(number): raise KeyError\npwd.getpwuid = getpwuid"
@@ -118,7 +118,7 @@ def test_check_works_if_record_cannot_be_written(
 
 
 def test_hanging_disk_delays_neither_check_nor_exit(tmp_path: Path) -> None:
-    """A pipe that nobody reads stands for it: the thread hangs in opening it."""
+    """A pipe without a reader simulates it: the thread hangs in opening it."""
     os.mkfifo(tmp_path / f"ada.{'0' * 16}.jsonl")
     before = "import secrets; secrets.token_hex = lambda n: '0' * 2 * n"
     variables = {"COURSE_CLASS": f"{tmp_path}", "COURSE_CLASS_NAME": "ada"}

@@ -110,7 +110,7 @@ def test_continued_rank_waits_for_ranks_at_the_prompt(kernel):
 
 @pytest.mark.parametrize("wait", ["comm.barrier()", "mpi.monitored_barrier(group, 1)"])
 def test_deadlines_and_limits_pause_at_a_breakpoint(kernel, wait):
-    """They are over while a rank stands at its breakpoint, and hold once it has gone on."""
+    """They do not run while a rank is at its breakpoint, and apply again once it continues."""
     kernel.must(
         "%%px\nimport torch_mpi4py as mpi\nfrom datetime import timedelta\n"
         "comm.timeout = 1\n"
@@ -200,7 +200,7 @@ def test_disabled_breakpoint_does_not_stop(kernel):
 
 
 def test_breakpoint_in_a_terminal(traces):
-    """The prompt is there, Tab asks the rank, and Control-C leaves."""
+    """The prompt appears, Tab asks the rank, and Control-C leaves."""
     environment = os.environ | {"TERM": "dumb", "IPYTHONDIR": str(traces.base / "terminal")}
     arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
     terminal = pexpect.spawn(

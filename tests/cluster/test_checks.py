@@ -201,7 +201,7 @@ def test_rank_death_in_the_answer_is_reported(checks):
     works(checks, [0, 20, 30])
 
 
-def test_after_a_shrink(checks, tmp_path, wait_until):
+def test_check_after_a_shrink(checks, tmp_path, wait_until):
     """Rank 1 was rank 2, and rank 2 was rank 3."""
     answer = BEGIN + "    while comm.rank == 2: pass\n    return 6"
     takes_too_long(checks, answer, "rank 2", tmp_path, wait_until)

@@ -59,7 +59,7 @@ def test_lines_of_python_run_on_the_rank(failed):
     assert "0.5\n*** SyntaxError: invalid syntax\n*** NameError: name 'oh' is not" in said
 
 
-def test_ranks_go_on_afterwards(failed):
+def test_ranks_continue_after_debugging(failed):
     plain(typing(failed, "%pxdebug 2", "p by", "q"))
     out = failed.must("%%px\nprint(comm.allreduce(rank))").text()
     assert out == "".join(f"rank {rank} | 6\n" for rank in range(4))
@@ -119,7 +119,7 @@ def test_pxdebug_leaves_a_busy_rank_alone(failed, wait_until):
 
 
 def test_tab_completes_in_a_terminal(traces):
-    """IPython's own prompt takes Tab itself; the one of the debugger asks the rank."""
+    """IPython's prompt handles Tab itself; the debugger's prompt asks the rank."""
     environment = os.environ | {"TERM": "dumb", "IPYTHONDIR": str(traces.base / "terminal")}
     arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
     terminal = pexpect.spawn(

@@ -139,7 +139,7 @@ def test_endless_recursion_is_reported_quickly_and_briefly(hangs):
     assert_trains(hangs)
 
 
-def test_a_message_left_behind_by_a_failed_cell_is_not_received_later(hangs):
+def test_leftover_message_of_a_failed_cell_is_not_received_later(hangs):
     out = hangs.run("%%px\nif rank == 0: comm.send('stale', dest=1)\nraise ValueError")
     assert RENEWED in out.text()
     hangs.must(
@@ -184,7 +184,7 @@ def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
 
 
 def test_rank_that_receives_its_cell_late(hangs, wait_until):
-    """It is not told as having finished, and what it does there decides the report."""
+    """It is not reported as finished, and what it does in the cell decides the report."""
     hangs.must("from ipyranks import limits; limits._BEGUN_WITHIN_S = 60")
     boards = RankBoards(hangs.events)
     late, before = boards.board(3).pid, boards.position(0).began
@@ -238,7 +238,7 @@ def test_rank_that_receives_its_cell_late(hangs, wait_until):
 
 @pytest.mark.parametrize("way", ["option", "configured"])
 def test_report_covers_untargeted_ranks(hangs, way):
-    """The report says so, and communication is renewed on all ranks."""
+    """The report names them, and communication is reset on all ranks."""
     if way == "configured":
         hangs.must("%pxconfig --targets 0,1")
     targets = " --targets 0,1" if way == "option" else ""
@@ -305,7 +305,7 @@ STACK = r"""rank {rank}, innermost call last:
 
 
 def test_where_shows_the_stacks_of_ranks_that_run_a_cell(hangs):
-    """Also to another thread, while the notebook waits for the cell, which goes on."""
+    """Also in another thread, while the notebook waits for the cell, which continues."""
     assert "innermost" not in str(hangs.must("cluster.where(stacks=True)").displayed)
     hangs.must(LOOK)
     assert "KeyboardInterrupt" in hangs.run(NESTED).traceback
@@ -407,7 +407,7 @@ def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, gate, wait_u
 
 
 def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
-    """It is silent, as one in C code, but it has not computed meanwhile."""
+    """It is as silent as a rank in C code, but it has not computed meanwhile."""
     cell = "while rank == 1:\n    pass\ncomm.barrier()"
     places = {"waiting": [0, 2, 3], "computing": [1]}
     running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
@@ -430,7 +430,7 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
 
 
 def test_paused_rank_continues(hangs, wait_until):
-    """As in a paused container: nobody hears its heart, but it has not ended.
+    """As in a paused container: its heartbeats stop, but it has not ended.
 
     The controller gives a heart up after ten beats (2 s), and nothing may come of it.
     """
@@ -490,8 +490,8 @@ def test_a_rank_stuck_in_c_is_killed_on_request(hangs, wait_until):
     assert out == "rank 0 = (0, 0, 3)\nrank 1 = (1, 22, 3)\nrank 2 = (2, 33, 3)\n"
 
 
-def test_cells_without_numbers(new_kernel):
-    """As nbval runs them: it keeps no history, so nobody counts."""
+def test_hang_report_without_cell_numbers(new_kernel):
+    """nbval runs cells so: it keeps no history, so cells have no numbers."""
     kernel = new_kernel()
     kernel.counts = False
     kernel.start_cluster(2)

@@ -160,7 +160,7 @@ def test_one_engine_killed(started, traces, wait_until, tmp_path):
 
 
 def test_an_idle_engine_killed(started, traces, wait_until):
-    """Nobody asked for it: the next cell says who is left and what may have been the cause."""
+    """The death is unrequested: the next cell lists the remaining ranks and possible causes."""
     subprocess.run(["kill", "-9", str(started_pid(traces, rank=0))], check=True)
     dead = "print(cluster.status()['dead'])"
     wait_until(lambda: started.must(dead).text() == "[0]\n", 40, "the death is noticed")
@@ -194,7 +194,7 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     reason="COURSE_TEST_CGROUP names no folder of /sys/fs/cgroup/memory that may be written to",
 )
 def test_engine_killed_by_the_out_of_memory_killer(started):
-    """The engine alone is put into a group of 600 MB, and asks for more."""
+    """The engine alone is put into a cgroup with 600 MB, and allocates more."""
     group = Path(os.environ["COURSE_TEST_CGROUP"], f"rank-by-rank-{os.getpid()}")
     pid = started.must("print(cluster.ranks[1].pid)").text().strip()
     group.mkdir()

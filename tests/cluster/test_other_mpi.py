@@ -71,7 +71,7 @@ def kernel(new_kernel, mpich, monkeypatch, traces):
     return started
 
 
-def test_same_reports_and_recovery_by_restart(kernel, wait_until):
+def test_other_mpi_gives_same_reports_and_restarts(kernel, wait_until):
     out = kernel.run("%px dist.all_reduce(torch.ones(3 - rank))")
     assert out.error["evalue"].startswith("rank 0: MismatchError: ")
     assert LOST not in out.text()

@@ -134,7 +134,7 @@ def test_traceback_names_cell_and_line_of_the_notebook(kernel):
 
 
 def test_a_cell_right_after_a_failed_one_runs(kernel):
-    """A kernel aborts what arrives within a moment after a failure; here it has half a second."""
+    """A kernel aborts requests that arrive just after a failure, here within half a second."""
     kernel.must("%px from ipykernel.kernelbase import Kernel")
     kernel.must("%px Kernel.instance().stop_on_error_timeout = 0.5")
     assert "ZeroDivisionError" in kernel.run("%px 1 / 0").error["evalue"]

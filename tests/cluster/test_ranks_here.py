@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the clock 
 def test_engines_survive_a_changed_system_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a machine has slept: all that the system tells of times in the past moves along."""
+    """As after a machine has slept: all past times that the system reports move, too."""
     ended: list[int] = []
     directory = RuntimeDir(tmp_path / "cluster")
     engine = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -59,7 +59,7 @@ def assert_segments_of_a_killed_run_go(library: ranks.Library, folder: Path) -> 
 
 @pytest.mark.parametrize("in_folder", [False, True])
 def test_segments_in_use_are_kept(in_folder: bool) -> None:
-    """At the top, as Open MPI alone has them, and in the folder of a run."""
+    """At the top level, as Open MPI alone creates them, and in the folder of a run."""
     folder = f"{launch.RUN_FOLDERS}in-use-{os.getpid()}" if in_folder else ""
     own = SHARED_MEMORY / folder
     own.mkdir(exist_ok=True)

@@ -117,7 +117,7 @@ def test_time_waiting_for_a_core_extends_start_and_cells(new_kernel) -> None:
 
 
 def test_ranks_wait_for_a_starved_rank_until_start_times_out() -> None:
-    """Not only as long as any other call may take, which is shortened here."""
+    """They wait longer than any other call may take, a limit that is shortened here."""
     program = """
 import time
 from torch_mpi4py.comm import guarded_comm

@@ -76,7 +76,7 @@ def test_restart_of_the_kernel(hangs, name, wait_until):
 
 
 def test_hang_after_one_rank_destroyed_the_default_group(hangs):
-    """What is made anew is decided for all ranks together."""
+    """All ranks decide together what is recreated."""
     hangs.must("%px if rank == 1: dist.destroy_process_group()")
     began = time.monotonic()
     out = hangs.run("%%px --limit 1\nif rank == 0: comm.recv(source=1)")
@@ -213,7 +213,7 @@ def test_stop_while_a_shrink_waits_for_a_rank(hangs):
 
 
 def test_stop_after_a_shrink(hangs):
-    """It is too late to stop it then, and not all is noted yet."""
+    """It is too late to stop the shrink then, and not everything is recorded yet."""
     hangs.must("cluster.kill(0)")
     hangs.must("cluster.keeper.ask = ask_and_press; went_on = False")
     out = hangs.run("cluster.shrink()\nwent_on = True")
@@ -242,7 +242,7 @@ def test_start_replaces_ranks_that_are_all_stuck_in_c(hangs, gate, traces, wait_
 
 
 def test_px_settings_survive_a_shrink_and_a_restart(hangs):
-    """What a cell without blocking made does not: its ranks are gone, or have new numbers."""
+    """The result of a non-blocking cell does not: its ranks are gone or have new numbers."""
     for way in ("cluster.kill(3); cluster.shrink()", "cluster.restart()"):
         hangs.must("%%px --noblock\nrank")
         assert "rank 2 = 2\n" in hangs.must("%pxresult").text()

@@ -111,7 +111,7 @@ def test_the_names_of_this_host() -> None:
 def test_ssh_settings_equal_those_of_mpiexec(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ours come first, where ssh looks first, then a person's; who tries it types less."""
+    """Our settings come first, because ssh uses the first value, then the user's."""
     monkeypatch.setenv("PRTE_MCA_plm_ssh_args", "-F my_hosts -p 2222")
     ours = by_ssh("node2", ["python", "-c", "pass"])
     theirs = ssh_of_mpiexec(os.environ)["PRTE_MCA_plm_ssh_args"].split(" ")

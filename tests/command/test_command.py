@@ -80,7 +80,7 @@ def test_folder_with_other_files_is_left_alone(
 
 
 def test_enclosing_workspace_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an installed course; in a checkout it is the checkout."""
+    """For an installed course; in a checkout, it is the checkout."""
     assert folder.chosen(None) == places.CHECKOUT
     monkeypatch.setattr(folder, "CHECKOUT", None)
     monkeypatch.chdir(tmp_path)

@@ -152,7 +152,7 @@ def test_second_run_gives_equal_results_without_judging(
 def test_only_changed_answers_are_judged_again(
     results: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of all notebooks only the changed one: the others are kept."""
+    """The results of all other notebooks are kept."""
     judged = []
 
     def judge(answers: list, *others: object) -> list:

@@ -98,7 +98,7 @@ def test_where_shows_stacks_of_both_hosts(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("stops", [0, 3], ids=["here", "elsewhere"])
-def test_a_breakpoint_stops_time_on_both_hosts(kernel: Kernel, stops: int) -> None:
+def test_breakpoint_pauses_limits_on_both_hosts(kernel: Kernel, stops: int) -> None:
     kernel.must("%px comm.timeout = 2")
     code = f"%%px\nif rank == {stops}: breakpoint()\nprint(comm.allreduce(1))"
     running = kernel.begin(code)

@@ -43,7 +43,7 @@ PROGRAMS = {
 }
 
 
-def test_a_cut_cable(root: Path, folder: Path, bed: BedClient) -> None:
+def test_cut_cable_ends_calls_on_both_sides(root: Path, folder: Path, bed: BedClient) -> None:
     shared = Path(tempfile.mkdtemp(dir=folder))
     with running(root, shared) as launchers:
         for name, program in PROGRAMS.items():

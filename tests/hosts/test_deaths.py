@@ -27,7 +27,7 @@ dist.all_reduce(torch.ones(1))
 
 
 def test_exception_on_another_host_ends_all_ranks(on_two_hosts: Callable) -> None:
-    """Long before the group's time-out."""
+    """They end long before the group's time-out."""
     done = ranks.run(4, "-c", RAISES, limit=90, library=on_two_hosts(4))
     assert "ValueError: on the other host" in done.output
     assert done.returncode not in (0, None), done.output

@@ -87,7 +87,7 @@ def test_a_cut_cable_ends_the_cell_and_all_processes(bed: BedClient, kernel: Ker
 
 
 def test_a_cut_during_an_all_reduce(bed: BedClient, kernel: Kernel) -> None:
-    """Of messages so large that MPI frees no rank which sends one."""
+    """The messages are so large that MPI frees no rank that sends one."""
     running = kernel.begin("%%px\nx = torch.ones(100_000)\nwhile True:\n    dist.all_reduce(x)")
     before = bed.traffic("h2")[0]
     wait_until(lambda: bed.traffic("h2")[0] > before + 10**7, 30, "the ranks reduce")
@@ -104,7 +104,7 @@ def await_nothing_left_on_h2(bed: BedClient) -> None:
 
 @pytest.mark.parametrize("of", ["agent", "its sshd"])
 def test_end_of_an_agent_is_reported(bed: BedClient, kernel: Kernel, of: str) -> None:
-    """While no cell runs; the next one says so."""
+    """It ends while no cell runs; the next cell reports it."""
     ((agent, _),) = ((p, w) for p, w in bed.processes("h2").items() if "ipyranks.agent" in w)
     bed.kill(agent if of == "agent" else bed.parent(agent))
     await_nothing_left_on_h2(bed)
@@ -113,7 +113,7 @@ def test_end_of_an_agent_is_reported(bed: BedClient, kernel: Kernel, of: str) ->
 
 
 def test_paused_remote_host_loses_its_ranks(bed: BedClient, kernel: Kernel) -> None:
-    """Its agent could not see its lease end. So do machines that sleep, or are moved."""
+    """Its agent could not see its lease expire; the same happens on machines that sleep."""
     still = [*bed.processes("h2")]  # ranks, agent, MPI's daemon, and sshd between them and us
     assert len(still) > 4, bed.processes("h2")
     for pid in still:
@@ -129,7 +129,7 @@ def test_paused_remote_host_loses_its_ranks(bed: BedClient, kernel: Kernel) -> N
 
 
 def test_paused_local_host_loses_remote_ranks(bed: BedClient, kernel: Kernel) -> None:
-    """The agent on the other host had to end its ranks; nobody looks for another reason."""
+    """The agent on the other host had to end its ranks, and no other reason is reported."""
     running = kernel.begin("%%px\nwhile True:\n    dist.barrier()")
     (keeper,) = (pid for pid, words in bed.processes("h1").items() if "ipyranks.keeper" in words)
     bed.kill(keeper, signal.SIGSTOP)

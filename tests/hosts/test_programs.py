@@ -43,7 +43,7 @@ def run(root: Path, *command: object, **variables: object) -> subprocess.Complet
 def test_training_on_two_hosts_equals_one_process(
     root: Path, folder: Path, hostfile: Path, bed: BedClient
 ) -> None:
-    """And its gradients really cross the network: there are four ranks, two on each host."""
+    """The gradients really cross the network: there are four ranks, two on each host."""
     files = {name: folder / f"{name}.pt" for name in ("hosts", "one")}
     before = bed.traffic("h2")
     options = ("--steps", STEPS)

@@ -70,7 +70,7 @@ def test_link_with_limited_bandwidth(root: Path, hostfile: Path, links: BedClien
 
 
 def test_link_with_added_latency(root: Path, hostfile: Path, links: BedClient) -> None:
-    """The comparison of calls is one small all-reduce more, without it there is none.
+    """With the comparison of calls there is one more small all-reduce, without it there is none.
 
     Larger messages take longer than the model says: more than ten frames, some 14 kB, are too much
     for TCP's first window and wait for an answer, and those above 64 KiB also ask first. Each is a

@@ -110,7 +110,7 @@ def test_work_and_progress_are_separate(learners: list[Learner]) -> None:
 
 
 def test_teacher_sees_stuck_learners(hub: Hub, learners: list[Learner]) -> None:
-    """Without a service: from the learners' homes."""
+    """Without a service: the page is made from the learners' homes."""
     _, ben, cyd = learners
     ids = ["00.neighbours", "00.my_share"]
 

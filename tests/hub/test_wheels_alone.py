@@ -166,7 +166,7 @@ def test_lesson_runs_from_the_wheels(
 def test_the_notebook_of_ipyranks_runs_without_the_course(
     root: Path, wheels: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Its cells stand in the README: ranks, a hang with its report, a death, the survivors."""
+    """Its cells are in the README: ranks, a hang with its report, a death, the survivors."""
     python = python_with([wheels["torch_mpi4py"], wheels["ipyranks"]], tmp_path / "venv")
     readme = (root / "packages" / "ipyranks" / "README.md").read_text()
     notebook = nbformat.v4.new_notebook()

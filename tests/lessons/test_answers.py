@@ -65,14 +65,14 @@ def at_least(id: str) -> int:
 
 @pytest.mark.parametrize("id", all_exercises())
 def test_no_other_cell_defines_an_exercise_s_function(id: str) -> None:
-    """Else `check` would say right of what the learner did not write."""
+    """Otherwise `check` would accept code that the learner did not write."""
     for code in other_cells(id):
         assert find(id).function not in names_given(ast.parse(code).body)
 
 
 @pytest.mark.parametrize("id", all_exercises())
 def test_no_other_cell_uses_names_from_a_solution(id: str) -> None:
-    """So a lesson runs the same without its solutions, but for what the checks say."""
+    """Therefore a lesson runs the same without its solutions, except for the checks' messages."""
     cell = exercise_cell(id)
     with_it, without = (
         names_given(ast.parse(without_magics(code)).body)
@@ -85,7 +85,7 @@ def test_no_other_cell_uses_names_from_a_solution(id: str) -> None:
 
 
 def test_yours_or_solution_runs_where_the_function_is() -> None:
-    """Else `yours_or_solution` would find none, and take the solution without need."""
+    """Otherwise `yours_or_solution` would find no function and use the solution needlessly."""
     found = {}
     for source in sources():
         for cell in read_source(source).cells:

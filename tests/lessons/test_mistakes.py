@@ -135,7 +135,7 @@ def test_each_named_mistake_has_a_text_with_its_fields(room: Path) -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_each_judge_is_used_by_a_check(room: Path) -> None:
-    """Or the test above would look past it."""
+    """Otherwise the test above would miss it."""
     names = set().union(*reached(room).values())
     assert [call.where for call in calls(room) if call.owner not in names] == []
 
@@ -158,7 +158,7 @@ def test_each_text_is_used_by_a_judge_with_its_fields(room: Path) -> None:
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
 def test_each_mistake_in_the_answers_has_a_text(room: Path) -> None:
-    """It may be in a table, where the test of the judges does not see it."""
+    """It may be in a table, where the test of the judges misses it."""
     found = mistakes.read(room / "mistakes.md")
     missing = []
     for id, answers in found.wrong.items():

@@ -79,7 +79,7 @@ def test_stored_outputs_contain_no_failure(source: Path) -> None:
 
 @pytest.mark.timeout(600)
 @each_lesson_timed_ones_alone
-def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path) -> None:
+def test_lesson_prints_its_stored_outputs(source: Path, tmp_path: Path) -> None:
     run = run_nbval(target(source), tmp_path)
     assert run.passed, run.output
 

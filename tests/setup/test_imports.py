@@ -177,7 +177,7 @@ def test_only_pytest_imports_the_pytest_plugin(root: Path) -> None:
 
 
 def test_backend_subpackages_follow_their_layers(root: Path) -> None:
-    """For type checkers, too: whoever reads a room needs those below it, and no other."""
+    """This includes imports for type checkers: a subpackage needs only those below it."""
     wrong = [
         f"{name} imports {other}"
         for name, others in graph(modules(root)).items()
@@ -222,7 +222,7 @@ def test_programs_import_no_lesson_packages_or_tests(root: Path) -> None:
 
 
 def test_imports_have_no_cycles(root: Path) -> None:
-    """Nor do those of the backend for type checkers."""
+    """Neither do the backend's imports for type checkers."""
 
     def imports(name: str, path: Path) -> set[str]:
         for_all = name.startswith("torch_mpi4py")

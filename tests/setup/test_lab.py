@@ -39,7 +39,7 @@ def opened_address(lab: LabServer) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
+def test_make_lab_runs_twice_and_without_a_home(checkout: Path) -> None:
     # Not even root can write to a home that is a file, nor make it.
     home = checkout.parent / "home"
     home.write_text("")
@@ -74,7 +74,7 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
 
 
 def test_jupyterlab_arguments_can_be_overridden(checkout: Path, tmp_path: Path) -> None:
-    """As the container does, which others have to reach, and the image that cannot be written."""
+    """The container must be reachable from other hosts, and the image is read-only."""
     command = [checkout / ".venv/bin/python", "-m", "course_lib.command", "lab"]
     command += ["--show-config-json", "--ip=127.0.0.2", f"--ServerApp.root_dir={tmp_path}"]
     done = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, timeout=120, check=True)

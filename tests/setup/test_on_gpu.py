@@ -38,7 +38,7 @@ def test_row_states_how_a_program_ended(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_all_programs_and_lessons_exist(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every program and lesson that it names."""
+    """All those that `on_gpu` names exist."""
     commands = []
 
     def collect(what: str, command: list, *output: Path, **variables: str) -> on_gpu.Row:

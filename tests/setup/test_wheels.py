@@ -284,7 +284,7 @@ def test_readme_program_runs(
 
 
 def test_backend_does_not_import_the_installed_course(root: Path) -> None:
-    """By itself, without mpiexec, in this environment; a rank of one is a rank."""
+    """The program runs without mpiexec, in this environment, as one rank."""
     program = readme_s_program(root) + (
         f"import sys\nprint([name for name in {NOT_NEEDED} if name in sys.modules])\n"
     )

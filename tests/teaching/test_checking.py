@@ -220,7 +220,7 @@ def test_leftover_message_does_not_affect_the_next_check(told) -> None:
     )
 
 
-def test_not_attempted_and_undefined(told) -> None:
+def test_unattempted_and_undefined_functions_are_reported(told) -> None:
     said = told("def total(comm):\n    raise NotImplementedError('write this')")
     assert said == "90.total: not attempted yet."
     assert told("del total") == (

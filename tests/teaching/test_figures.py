@@ -128,7 +128,7 @@ def test_the_first_four_ranks_differ_for_the_colour_blind(kind):
         assert np.linalg.norm(lab(one, kind) - lab(other, kind)) > 15, (one, other)
 
 
-def test_every_figure_is_well_formed_opaque_and_has_alternative_text(drawn):
+def test_every_figure_is_valid_opaque_and_has_alt_text(drawn):
     for name, figure in drawn.items():
         root = ElementTree.fromstring(figure.svg)
         assert root.tag == SVG + "svg", name

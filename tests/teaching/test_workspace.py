@@ -262,7 +262,7 @@ def test_every_lesson_can_be_issued(root) -> None:
 
 
 def test_each_jupyterhub_learner_has_a_separate_workspace(tmp_path: Path) -> None:
-    """The checkout is everybody's there, so a variable says where the workspace is."""
+    """Learners share the checkout there, so a variable says where the workspace is."""
     code = "from course_lib.teaching import record, workspace\n"
     code += "workspace.main(); print(record._FOLDER)"
     theirs = tmp_path / "ada"

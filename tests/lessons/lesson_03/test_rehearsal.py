@@ -255,7 +255,7 @@ def test_ranks_inherit_the_cells_context():
 
 
 def test_empty_arrays_are_filled_with_a_marker() -> None:
-    """Memory that is given back is handed out again, with an earlier call's result in it."""
+    """Otherwise reused memory could hold an earlier call's result."""
     results = rehearse(lambda comm: (np.empty(3), np.empty_like([1, 2, 3])), [()] * 2).results
     assert [[set(array.tolist()) for array in pair] for pair in results] == [[{113}, {113}]] * 2
     assert np.empty.__module__ == "numpy"

@@ -63,7 +63,7 @@ def test_empty_indices_are_int64() -> None:
         assert indices.shape == (0,)
 
 
-def test_kinds_of_data() -> None:
+def test_shard_keeps_the_type_of_the_data() -> None:
     assert shard(7, 1, 2, "keep").tolist() == [4, 5, 6]
     assert torch.equal(shard(torch.arange(12.0).view(6, 2), 2, 3), torch.arange(8.0, 12).view(2, 2))
     assert shard(["a", "b", "c"], 0, 2, "keep") == ["a", "b"]

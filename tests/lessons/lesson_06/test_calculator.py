@@ -46,7 +46,7 @@ def test_calculator_is_a_picture_without_interaction(monkeypatch):
     assert "text/html" in calculator()._repr_mimebundle_()
 
 
-def test_picture_and_words_follow_a_slider(monkeypatch):
+def test_slider_updates_picture_and_text(monkeypatch):
     monkeypatch.setenv("IPP_NONINTERACTIVE", "0")
     widget = calculator(ranks=8)
     *sliders, words, picture = widget.children

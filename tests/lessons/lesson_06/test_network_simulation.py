@@ -119,7 +119,7 @@ def test_ring_sends_one_message_per_card_unless_scattered():
 
 
 def test_messages_share_a_link_while_they_are_both_on_it():
-    """Two cards' ranks send 1 and 3 bytes over one uplink of 1 byte/s: done at 2 and at 4 s."""
+    """Ranks on two cards send 1 and 3 bytes over one uplink of 1 byte/s: done at 2 and 4 s."""
     env = simpy.Environment()
     fast = Link(0.0, math.inf)
     network = Network(4, fast, (Level(2, Link(0.5, 1.0)),))

@@ -36,7 +36,7 @@ def test_epoch_equals_hand_calculation():
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 10])
-def test_it_pays_exactly_when_the_epoch_is_shorter(ranks):
+def test_pays_exactly_if_the_epoch_is_shorter(ranks):
     for ratio in (0.0, 0.5, ranks - 1.001, ranks - 0.999, 2.0 * ranks):
         alone = scaling.epoch_seconds(6000, 10, 1.0)
         together = scaling.epoch_seconds(6000, 10, 1.0, ratio, ranks)

@@ -51,6 +51,6 @@ def test_rank_freed_second_may_have_received(send):
     assert verdict(judge_gossip, *logs) == "both-send-first"
 
 
-def test_ranks_that_have_all_received_are_not_stuck_in_the_first_send():
+def test_ranks_that_all_received_are_not_stuck_in_the_first_send():
     received = [call("isend", 1, finished=True), call("recv", 1, finished=True), call("recv", 1)]
     assert verdict(judge_gossip, received, received) == "it-hangs: in a message"

@@ -36,7 +36,7 @@ def test_bubble_equals_the_formula(make, stages, micro_batches):
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
-def test_one_f_one_b_holds_at_most_one_micro_batch_per_later_stage(stages, micro_batches):
+def test_one_f_one_b_holds_one_micro_batch_per_remaining_stage(stages, micro_batches):
     held = [in_flight(tasks) for tasks in one_f_one_b(stages, micro_batches)]
     assert held == [min(micro_batches, stages - rank) for rank in range(stages)]
     assert {in_flight(tasks) for tasks in gpipe(stages, micro_batches)} == {micro_batches}
@@ -45,7 +45,7 @@ def test_one_f_one_b_holds_at_most_one_micro_batch_per_later_stage(stages, micro
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 16)])
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 def test_interleaving_divides_the_bubble(ranks, micro_batches, chunks):
-    """Each of the stages is a ``chunks``-th as long, so that all models are of one size."""
+    """Each stage is ``chunks`` times shorter, so all models have the same size."""
     schedule = interleaved(ranks, chunks, micro_batches)
     placed = times(schedule, {"F": 1 / chunks, "B": 2 / chunks})
     wanted = (ranks - 1) / (chunks * micro_batches + ranks - 1)

@@ -30,7 +30,7 @@ def test_the_alternative_text_of_causal_work_counts_pairs() -> None:
     assert "one: 3, 7, 11, 15; other: 9, 9, 9, 9" in work().alt
 
 
-def test_causal_work_draws_a_square_for_each_pair_and_a_bar_for_each_rank() -> None:
+def test_causal_work_draws_a_square_per_pair_and_a_bar_per_rank() -> None:
     one = figures.causal_work({"one": CONTIGUOUS}).svg
     assert work().svg.count("<rect") - one.count("<rect") == 8 * 8 + 4
 

@@ -49,8 +49,8 @@ def test_part_is_softmax_or_zero_if_fully_masked() -> None:
     assert (total[1], weighted[1].tolist()) == (0, [0, 0])
 
 
-def test_sums_over_any_ranks_differ() -> None:
-    """So that a sum over the wrong ones is never the right one."""
+def test_sums_over_different_ranks_differ() -> None:
+    """Therefore a sum over the wrong ranks is never right."""
     experts = [gradients_of(rank, torch.float64)[1][0][0].item() for rank in range(4)]
     groups = [[r for r in range(4) if mask >> r & 1] for mask in range(1, 16)]
     assert len({sum(experts[r] for r in group) for group in groups}) == 15

@@ -40,11 +40,11 @@ def test_figures_have_alt_text_and_are_deterministic(make) -> None:
     assert make().svg == figure.svg
 
 
-def test_a_point_knows_its_intensity_and_its_rate() -> None:
+def test_point_has_its_intensity_and_rate() -> None:
     assert (POINTS[0].intensity, POINTS[0].rate) == (2.0, 2e9)
 
 
-def test_a_trace_shows_sections_and_outermost_operators_within_the_time() -> None:
+def test_trace_shows_sections_and_outermost_operators_in_range() -> None:
     whole = traces().svg
     assert ">forward<" in whole
     assert ">conv2d<" in whole

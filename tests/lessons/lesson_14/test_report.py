@@ -175,7 +175,7 @@ def test_run_that_missed_its_target_is_reported(journal: Journal) -> None:
     assert pages_of(report.pdf) == 1
 
 
-def test_a_prediction_made_after_the_run_had_begun_does_not_count(journal: Journal) -> None:
+def test_prediction_after_the_start_of_a_run_does_not_count(journal: Journal) -> None:
     seen = result()
     journal.predict("A", PLAN, 1.5)
     report = write_report(journal, seen)

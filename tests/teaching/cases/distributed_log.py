@@ -55,7 +55,7 @@ def case_phases_of_calls_and_of_their_waits(rank, size):
 
 
 def case_messages_of_a_batch(rank, size):
-    """They count as calls, though neither whom they go to nor what they hold is told."""
+    """They count as calls, though neither their peers nor their contents are recorded."""
     if rank > 1:
         dist.new_group([0, 1])
         return

@@ -17,7 +17,7 @@ from course_lib.teaching.mistakes import explain
 
 
 def case_every_rank_gets_the_error_of_a_smaller_group(rank, size):
-    """Also the rank that was left out: it would continue alone, and wait indefinitely."""
+    """This includes the rank that was left out: it would continue alone and wait indefinitely."""
     comm, sizes = world(), []
 
     def judge(comm):
@@ -36,7 +36,7 @@ def case_every_rank_gets_the_error_of_a_smaller_group(rank, size):
 
 
 def case_all_ranks_continue_if_the_answer_is_right(rank, size):
-    """An exception of another kind, too, reaches all ranks as it is."""
+    """Any other exception reaches all ranks unchanged, too."""
     comm = world()
     with_fewer_ranks(comm, lambda comm: None)
 

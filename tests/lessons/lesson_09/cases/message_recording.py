@@ -65,7 +65,7 @@ def case_unwaited_request_is_marked(rank, size):
 
 
 def case_batch_is_recorded_message_by_message(rank, size):
-    """As those of ``isend`` and ``irecv``, also where one recording stands within another."""
+    """Like those of ``isend`` and ``irecv``, also if one recording is nested in another."""
     group = dist.new_group([0, 1])
     if rank > 1:
         return

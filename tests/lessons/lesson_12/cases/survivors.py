@@ -53,7 +53,7 @@ def case_catch_up_in_a_subgroup(rank, size):
 
 
 def case_model_is_rewrapped_after_a_failed_backward(rank, size):
-    """Where the old wrapper lives on, its hooks would raise in the new one's backward."""
+    """If the old wrapper stayed alive, its hooks would raise in the new one's backward."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     broken = [True]
 
