@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ipyranks import runtime_dir
 from ipyranks.runtime_dir import RuntimeDir
 from jupyter_client import KernelManager
 
@@ -41,6 +43,12 @@ def wait_until(condition, within: float, what: str, still=None):
             raise AssertionError(f"not within {within} s: {what}{obstacle}")
         time.sleep(0.05)
     return value
+
+
+def _logs() -> str:
+    """The ends of the logs of all clusters of these tests."""
+    logs = sorted(runtime_dir.base().glob("*/log/*.log"))
+    return "\n".join(f"--- {log}\n{log.read_text()[-2000:]}" for log in logs)
 
 
 def _only(found: list):
@@ -220,7 +228,10 @@ class Kernel:
         given = [str(n), *([] if grace is None else [f"grace={grace}"]), arguments]
         call = f"start_cluster({', '.join(filter(None, given))})"
         code = f"from ipyranks import start_cluster; cluster = {call}"
-        return self.must(code, START_WITHIN_S).text()
+        try:
+            return self.must(code, START_WITHIN_S).text()
+        except queue.Empty:
+            raise AssertionError(f"{call} still runs after {START_WITHIN_S} s\n{_logs()}") from None
 
     def _kill(self) -> None:
         """Kill it at once: the manager interrupts it first, and that may be what it acts on."""
