@@ -1,7 +1,7 @@
 """The README's film of lesson 00: a real kernel runs its cells in JupyterLab, in a browser.
 
 Usage: ``.venv/bin/python -m docs.film_lesson_00`` writes ``docs/lesson_00.gif``, and
-``docs/lesson_00.png``, its picture of the hang report, for whoever wants nothing to move. It needs
+``docs/lesson_00.png``, its picture of the hang report, for readers who prefer a still. It needs
 Chromium. Look at the frames (``--frames FOLDER`` keeps them) before you commit the film.
 """
 
@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from course_lib.teaching.workspace import make_workspace
 from tests.browser.chromium import chromium
+from tests.browser.lab import Lab
 from tests.browser.notebook_server import notebook_server
 from tests.browser.test_learner import Learner
 
@@ -103,7 +104,7 @@ def film(folder: Path) -> tuple[list[tuple[Image.Image, float]], Image.Image]:
         page = server.open(LESSON, cells)
         page.set_viewport_size({"width": WIDTH + 330, "height": HEIGHT + 130})
         learner = Learner(server, cells, LESSON)
-        learner.kernel_is_ready()
+        Lab(learner.page).kernel_is_ready()
         for scene in SCENES:
             now = learner.find(scene.cell)
             for between in range(last, now):

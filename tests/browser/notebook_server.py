@@ -113,4 +113,7 @@ def notebook_server(
             yield Notebooks(page, address, folder / "notebooks", server.pid, view)
     finally:
         server.terminate()  # it ends its kernels
-        server.wait(60)
+        try:
+            server.wait(60)
+        finally:
+            server.kill()
