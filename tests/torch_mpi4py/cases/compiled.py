@@ -61,7 +61,7 @@ def like_eager(
 
 
 @pair
-def case_calls_in_the_graph(rank, size):
+def case_calls_inside_the_graph(rank, size):
     """Torch has Dynamo put the functional form in place of these."""
     group = dist.new_group(range(size))
 
@@ -296,7 +296,7 @@ def case_dtypes_and_layouts(rank, size):
 
 
 @pair
-def case_sizes_that_change(rank, size):
+def case_changing_sizes(rank, size):
     def function(x):
         x = x * 2
         dist.broadcast(x, 0)

@@ -80,7 +80,7 @@ def case_fake_tensors(rank, size):
         still_works()
 
 
-def case_tensors_without_memory_are_refused(rank, size):
+def case_tensors_without_memory_raise(rank, size):
     """The error names the call, and the group can be used."""
     if dist.get_backend() == "gloo":
         return
