@@ -336,7 +336,7 @@ print("after the program:", threads())
 
 
 def test_failing_rank_ends_the_run(root: Path) -> None:
-    """One rank cannot write; nobody waits for it until the deadline, which is 60 s."""
+    """One rank cannot write; the others do not wait until the deadline of 60 s."""
     ended = ranks.run(
         2, script("sync_sgd"), "--steps", "2", "--save", "missing/folder/x.pt", limit=60
     )

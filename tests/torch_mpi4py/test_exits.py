@@ -111,7 +111,7 @@ def test_clean_exit_of_a_program_using_one_module() -> None:
 
 
 def test_forked_child_is_not_a_rank(exits: Exits) -> None:
-    """It has MPI's memory, but nobody waits for it, nor it for others; its error frees nobody."""
+    """It shares MPI's memory, but no rank waits for it; its error frees no rank."""
     program = """
 from torch_mpi4py.log import peer_boards
 
@@ -325,7 +325,7 @@ except mpi.CommunicationError as error:
 
 
 def test_exit_does_not_wait_for_a_vanished_process(exits: Exits) -> None:
-    """It left without a word to MPI, which does not tell of it."""
+    """It left without notifying MPI, which does not report it."""
     program = """
 all_have("begun")
 if rank == 1:

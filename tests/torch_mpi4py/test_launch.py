@@ -173,7 +173,7 @@ mpi.world().barrier()
 
 
 def test_ranks_on_one_host_open_no_ports() -> None:
-    """Whoever starts them: the launcher alone tells them where they are."""
+    """However they are started: only the launcher tells them where they run."""
     finished = ranks.run(2, "-c", LISTENING, limit=120)
     assert finished.output == "[]\n[]\n"
 

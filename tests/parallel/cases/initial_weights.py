@@ -84,7 +84,7 @@ def case_different_models_are_reported(rank, size):
 
 @case(sizes=(2, 4))
 def case_wrong_arguments_on_one_rank(rank, size):
-    """The other ranks are told instead of waiting."""
+    """The other ranks raise instead of waiting."""
     wrong = "no model" if rank == 1 else nn.Linear(2, 2)
     message = error_on_all_ranks(TypeError, sync_initial_weights, wrong)
     assert message.startswith("on rank 1: a model")

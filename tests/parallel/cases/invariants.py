@@ -134,7 +134,7 @@ def case_integers_must_match_exactly(rank, size):
 
 
 def case_serial_run_of_another_model_raises(rank, size):
-    """Only rank 0 can see it, and yet nobody waits."""
+    """Only rank 0 can detect it, and no other rank waits."""
     for serial, words in (
         (nn.Linear(2, 3), "shape (2, 2), in the serial run (3, 2)"),
         (nn.Linear(2, 2, bias=False), "'bias' is in the model but not in the serial"),

@@ -151,7 +151,7 @@ def case_results_are_written_as_gloo_writes_them(rank, size):
 
 
 def case_layouts_unsupported_by_gloo_give_results_of_plain_memory(rank, size):
-    """What gloo does not take is as the same values in plain memory."""
+    """Layouts that gloo rejects give the same results as plain memory."""
     for write, start, later, mode in itertools.product(WRITERS, STARTS, (False, True), MODES):
         for make in KINDS[GLOO_TAKES:]:
 

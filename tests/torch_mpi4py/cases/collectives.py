@@ -41,7 +41,7 @@ def case_all_reduce(rank, size):
 
 
 def case_all_reduce_of_different_views_of_one_memory(rank, size):
-    """What was worked out for a tensor is not taken for another that lies in its place."""
+    """Cached data about a tensor is not used for another tensor at its address."""
     memory = torch.zeros(16)
 
     def combine(tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:
@@ -456,7 +456,7 @@ def case_tensors_that_require_grad(rank, size):
 
 
 def case_inputs_are_not_modified(rank, size):
-    """Whoever only gives does not find its tensor changed."""
+    """Tensors that are only sent are not changed."""
     source = values(rank, 4)
     outputs = [torch.zeros(4) for _ in range(size)]
     dist.all_gather(outputs, source)

@@ -586,7 +586,7 @@ def case_compiled_pipeline_stage(rank, size):
 
 @case(sizes=(2,), seconds=240)
 def case_inductor(rank, size):
-    """Inductor, which writes C++, plans memory anew: what is communicated must stay in place."""
+    """Inductor, which writes C++, replans memory: communicated tensors must stay in place."""
     if shutil.which("g++") is None:
         return
 

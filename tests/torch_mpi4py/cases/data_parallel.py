@@ -239,7 +239,7 @@ def case_post_local_sgd(rank, size):
 
 
 def case_join_with_uneven_inputs(rank, size):
-    """Rank r has r + 2 batches; who has none left adds zeros."""
+    """Rank r has r + 2 batches; a rank with none left adds zeros."""
     expected = mlp()
     optimizer = sgd(expected)
     for step in range(size + 1):

@@ -342,7 +342,7 @@ def case_any_source_receive_is_woken(rank: int, size: int) -> None:
 
 @case(sizes=(2, 4), seconds=60)
 def case_receiver_finds_queued_message_before_it_sleeps(rank: int, size: int) -> None:
-    """All have been sent, so nobody rings any more; a thread of its own does not spin first."""
+    """All have been sent, so no sender rings again; a thread of its own does not spin first."""
     comm, took = world(), []
     # No call of MPI tells rank 0 so, which would take them in.
     store = dist.PrefixStore(f"behind {next(_number)}", dist.group.WORLD.get_group_store())

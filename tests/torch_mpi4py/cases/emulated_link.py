@@ -303,7 +303,7 @@ def case_exception_in_block_releases_sent_messages_at_once(rank, size):
 
 @sizes(2)
 def case_threads_can_send_while_exception_releases_messages(rank, size):
-    """The courier would wait for ever for a message that comes after another on its queue."""
+    """The courier would wait indefinitely for a message that comes after another on its queue."""
     tensors = [message(0) for _ in range(2)]
     if rank == 1:
         for tag, tensor in enumerate(tensors):

@@ -180,7 +180,7 @@ def case_repeated_init_and_destroy(rank, size):
 
 @case(group=False, seconds=120)
 def case_renewing_the_world_leaks_no_communicators_or_sockets(rank, size):
-    """Neither communicators nor sockets, but for what somebody still holds."""
+    """Only communicators that are still referenced remain, and no sockets."""
     held = mpi.renew_world()
     handles, files = set(), 0
     for turn in range(12):
@@ -210,7 +210,7 @@ def case_renewing_the_world_leaks_no_communicators_or_sockets(rank, size):
 
 @case(seconds=120)
 def case_destroyed_groups_leak_no_communicators_or_messages(rank, size):
-    """Neither communicators nor messages that nobody took, which no later group gets."""
+    """Unreceived messages are not delivered to a later group."""
     if dist.get_backend() == "gloo":
         return
     last = size - 1

@@ -269,7 +269,7 @@ def case_failed_ranks_is_empty_without_failures(rank, size):
 
 @case(sizes=(2,))
 def case_memory_of_an_abandoned_handle(rank, size):
-    """Whoever throws handle and tensor away does not give the memory away while MPI uses it."""
+    """Dropping handle and tensor does not free the memory while MPI uses it."""
     count = 50_000  # large enough for a rendezvous, so that the sender's memory is read late
     if rank == 0:
         dist.irecv(torch.zeros(count), 1, tag=3)

@@ -103,7 +103,7 @@ def case_call_returning_while_abandoned_ends_once(rank: int, size: int) -> None:
 
 
 def case_operation_starts_without_a_wait(rank: int, size: int) -> None:
-    """What nobody waits for begins by itself: another rank may wait for it."""
+    """It starts by itself because another rank may wait for it."""
     for mode in MODES:
         with threads_are(mode), group_of_all() as group:
             tensor = torch.full((3,), rank)
@@ -116,7 +116,7 @@ def case_operation_starts_without_a_wait(rank: int, size: int) -> None:
 
 
 def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:
-    """One who runs what he waits for must not keep what others wait for."""
+    """A rank that runs its own operation must not hold up those of others."""
     for mode in MODES:
         with threads_are(mode), group_of_all() as one, group_of_all() as other:
             for _ in range(20):
@@ -238,7 +238,7 @@ def case_ddp_backward_runs_its_buckets(rank: int, size: int) -> None:
 
 @ranks.case(mpi="openmpi")
 def case_event_starts_when_its_operation_runs(rank: int, size: int) -> None:
-    """The log gives the time in MPI, not that in the queue, whoever has run it."""
+    """The log gives the time in MPI, not in the queue, whichever thread runs it."""
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         number = events.mark()
         work = start(group, torch.ones(3))

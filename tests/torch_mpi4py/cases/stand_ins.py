@@ -72,7 +72,7 @@ def take_every_call(like: torch.Tensor, rank: int, size: int) -> None:
 
 
 def case_fake_tensors(rank, size):
-    """As with torch's own groups nothing moves, and nobody is waited for."""
+    """As with torch's own groups nothing is sent, and no call waits."""
     with FakeTensorMode():
         take_every_call(torch.ones(3), rank, size)
     dist.barrier()

@@ -145,7 +145,7 @@ class _Pickled:
 
 @case(sizes=(3,))
 def case_handle_collected_while_another_is_counted(rank, size):
-    """Garbage may be collected anywhere: neither may the meter stand still, nor lose one."""
+    """Garbage may be collected anywhere: the meter must neither deadlock nor lose a message."""
 
     class Counts(dict):
         def get(self, *given):
@@ -180,7 +180,7 @@ def case_invalid_group_raises(rank, size):
 
 @case(sizes=(3,))
 def case_each_collective_counts_bytes_sent_by_this_rank(rank, size):
-    """Whatever a rank only gets is not handed over: every tensor has 5 float32, 20 bytes."""
+    """Received bytes are not counted: every tensor has 5 float32, 20 bytes."""
     one, parts = torch.zeros(5), [torch.zeros(5) for _ in range(size)]
     whole = torch.zeros(5 * size)
     at_root = rank == 1

@@ -211,7 +211,7 @@ def case_new_group_succeeds_after_a_timeout(rank: int, size: int) -> None:
 
 @sizes(2, 3)
 def case_late_rank_in_new_group_raises_after_the_others_gave_up(rank: int, size: int) -> None:
-    """It is not let through alone; where no other can come again, it is told at once."""
+    """It does not pass alone; if no other rank can come again, it raises at once."""
     counted = [lambda s=s: dist.new_group(timeout=timedelta(seconds=s)) for s in (TIMEOUT, 60)]
     for way in range(3):
         briefly, again = counted if way == 2 else (new_ones(TIMEOUT)[way], new_ones(TIMEOUT)[way])

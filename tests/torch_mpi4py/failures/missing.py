@@ -77,7 +77,7 @@ def case_zero_timeout_expires_at_once(rank, size):
 
 @sizes(3)
 def case_one_rank_gives_up_before_the_last_arrives(rank, size):
-    """Who has raised cannot pass any more, so nobody may."""
+    """A rank that has raised can no longer pass, so no rank may."""
     if rank == 2:
         dist.recv(torch.zeros(1), src=0)
         with raises(DeadlineError, " Timed out ", "rank 0 did not arrive within 0.3 s"):
