@@ -39,17 +39,17 @@ def missed(**values: float) -> list[str]:
     return [row.what for row in bench.targets_of(sections) if not row.met]
 
 
-def test_all_met_when_ours_is_as_fast_as_raw_mpi():
+def test_all_targets_met_at_the_speed_of_raw_mpi():
     assert missed(ours=1) == []
 
 
-def test_slow_at_two_ranks_only_misses_what_is_asked_there():
+def test_slow_two_rank_run_misses_only_two_rank_targets():
     found = missed(ours=1.2)
     assert "all_reduce over raw MPI, 1 MiB" in found
     assert "all_reduce compared with gloo, 4 ranks, geometric mean" not in found
 
 
-def test_slower_than_gloo():
+def test_slower_than_gloo_misses_gloo_targets():
     found = missed(ours=14)
     assert "all_reduce compared with gloo, 2 ranks, every size" in found
     assert "all_reduce compared with gloo, 4 ranks, geometric mean" in found
@@ -62,7 +62,7 @@ STEPS = [
 ]
 
 
-def test_slow_training_step_is_named_with_its_floor():
+def test_slow_training_step_is_reported_with_its_floor():
     assert missed(ours=1, ddp=0.54) == []
     assert missed(ours=1, ddp=0.56) == STEPS
     text = bench.markdown(result(ours=1, ddp=0.7))
@@ -72,7 +72,7 @@ def test_slow_training_step_is_named_with_its_floor():
     assert "a DDP step that sends nothing 0.40x; communication adds 300.00 ms" in text
 
 
-def test_each_size_and_step_has_its_peers_and_its_floor_beside_it():
+def test_sizes_and_steps_are_listed_with_peers_and_floor():
     text = bench.markdown(result(ours=1))
     assert text.count("| 500 (500 to 500) | 13.0 | 1.00 | 2.00 | 1.00 |") == 2 * len(SIZES)
     assert "| ours / gloo | silent / gloo | added / added with gloo |" in text
@@ -80,7 +80,7 @@ def test_each_size_and_step_has_its_peers_and_its_floor_beside_it():
     assert text.count("Target: communication adds at most 0.25x as much time as with gloo") == 2
 
 
-def test_a_missing_c_compiler_is_told():
+def test_missing_c_compiler_is_reported():
     without = run(2, ours=1) | {"no_c": "no mpicc"}
     for row in without["all_reduce"]:
         row["samples"] = {name: row["samples"][name] for name in row["samples"] if name != "C"}
@@ -89,7 +89,7 @@ def test_a_missing_c_compiler_is_told():
     assert "ctypes |" not in "\n".join(lines)
 
 
-def test_the_check_may_cost_more_where_messages_are_small():
+def test_mismatch_check_target_is_looser_for_small_messages():
     assert missed(ours=1, check=0.02) == []
     found = missed(ours=1, check=0.1)
     assert found == [f"mismatch check, {n} ranks, from 1 MiB, geometric mean" for n in (2, 4)]
@@ -100,12 +100,12 @@ def test_the_check_may_cost_more_where_messages_are_small():
     ("wanted", "good", "bad"),
     [("<= 2 us", 2.0, 2.01), ("<= +15 us", 15, 16), (">= 0.95x", 0.95, 0.94), ("> 1x", 1.1, 1.0)],
 )
-def test_a_target_is_met_or_missed_by_what_is_measured(wanted: str, good: float, bad: float):
+def test_target_is_met_or_missed_by_the_measurement(wanted: str, good: float, bad: float):
     assert report.target("t", wanted, good).met
     assert not report.target("t", wanted, bad).met
 
 
-def test_a_table_has_its_columns_and_a_cell_for_each_row():
+def test_table_has_columns_and_a_cell_per_row():
     table = report.Table({"size": report.size, "n": report.key("n")}, [{"bytes": 4096, "n": 7}])
     lines = report.render(report.Section("T", ["About.", table]))
     assert lines == [
@@ -116,7 +116,7 @@ def test_a_table_has_its_columns_and_a_cell_for_each_row():
 # ---- what is kept, and what pages show --------------------------------------------------
 
 
-def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
+def test_page_changes_only_between_its_marks(tmp_path):
     path = tmp_path / "page.md"
     target = report.Target("a", "<= 2 s", "3.0 s", "-", False, "it is slow")
     text = pages.table_of(result(ours=1), [target])
@@ -136,7 +136,7 @@ def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
     assert "| a | <= 2 s | 3.0 s | it is slow |" in new
 
 
-def test_samples_are_kept_and_give_the_same_text_again(tmp_path):
+def test_stored_samples_reproduce_the_text(tmp_path):
     text = bench.write(result(ours=1.23456789), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.md", bench.SAMPLES]
     assert (
@@ -144,7 +144,7 @@ def test_samples_are_kept_and_give_the_same_text_again(tmp_path):
     )
 
 
-def test_the_pages_are_those_of_the_kept_results(root, tmp_path):
+def test_pages_match_the_stored_results(root, tmp_path):
     kept = bench.kept(bench.RESULTS)
     assert (bench.RESULTS / "results.md").read_text() == bench.markdown(kept)
     targets = bench.targets_of(bench.sections_of(kept["programs"]))
@@ -162,7 +162,7 @@ def test_the_pages_are_those_of_the_kept_results(root, tmp_path):
     assert "<svg" in (tmp_path / "five.svg").read_text()
 
 
-def test_the_bench_itself_is_no_rank():
+def test_benchmark_process_does_not_import_mpi():
     """It would be by importing MPI, and then could not start ranks everywhere."""
     program = "import sys, benchmarks.__main__; sys.exit('mpi4py.MPI' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
@@ -172,5 +172,5 @@ def test_the_bench_itself_is_no_rank():
     ("wanted", "got", "shown"),
     [("<= 1.05x", 1.0512, "1.051x"), (">= 0.95x", 0.94961, "0.9496x"), (">= 0.95x", 0.95, "0.95x")],
 )
-def test_a_target_missed_by_little_does_not_look_met(wanted: str, got: float, shown: str) -> None:
+def test_narrowly_missed_target_is_not_rounded_to_met(wanted: str, got: float, shown: str) -> None:
     assert report.target("speed", wanted, got).measured == shown

@@ -143,7 +143,7 @@ def test_targets_are_met_or_missed_with_their_cause(section, good, bad, said):
     assert said in text
 
 
-def test_calls_beside_busy_loops_have_median_and_mean_and_waits_their_share():
+def test_busy_section_shows_median_mean_and_wait_share():
     text = tables([busy.section(waiting(1.9))])
     assert "| 4 B | 1,900,000 | 2,000,000 | 1,000,000 | 1,900,000 | 3,000,000 | 1,000,000 |" in text
     assert "| recv | 1.00% | 0.50% |" in text
@@ -170,7 +170,7 @@ def test_busy_loops_end_with_the_process_that_started_them(root):
     assert not alive
 
 
-def test_the_event_log_says_what_each_number_contains():
+def test_event_log_section_explains_each_number():
     text = tables([single_calls.event_section(event(1e-6))])
     for row in ("one event", "one section", "all_reduce of 4 B, log on", "their difference"):
         assert f"| {row}" in text
@@ -178,7 +178,7 @@ def test_the_event_log_says_what_each_number_contains():
     assert "- The difference between an all_reduce with the log on and one with it off" in text
 
 
-def test_rare_measurements_are_kept_with_their_date_or_count_as_missing():
+def test_rare_measurements_show_their_date_or_count_as_missing():
     assert [row.met for row in lab.rare_section(None).targets] == [False, False]
     kept = {"date": "2026-01-02", "lessons": {"00_a": 100.0, "01_b": 200.0}, "fresh": 50.0}
     section = lab.rare_section(kept)
@@ -187,7 +187,7 @@ def test_rare_measurements_are_kept_with_their_date_or_count_as_missing():
     assert "on 2026-01-02" in tables([section])
 
 
-def test_launchers_are_a_table_without_targets():
+def test_launchers_section_has_a_table_without_targets():
     runs = {
         name: [{"checksum": "1", "samples_per_s": rate, "whole_seconds": 5.0}] * 2
         for name, rate in (("mpiexec", 300.0), ("torchrun", 200.0))
@@ -198,13 +198,13 @@ def test_launchers_are_a_table_without_targets():
     assert targets_of([launched]) == []
 
 
-def test_hosts_that_could_not_be_made_are_told():
+def test_unavailable_hosts_are_reported():
     section = hosts.section({"missing": "it takes root"})
     assert "Not measured here: it takes root." in section.parts
     assert not section.targets
 
 
-def test_a_gpu_is_named_and_its_absence_too():
+def test_gpu_or_its_absence_is_reported():
     assert "no GPU" in tables([gpu.section({"device": None})])
     rows = [{"bytes": 4, "samples": times(ours=4e-5, copy=1e-5, nccl=2e-5)}]
     runs = [{"ranks": 1, "all_reduce": rows}]
@@ -213,18 +213,18 @@ def test_a_gpu_is_named_and_its_absence_too():
     assert "| 25% |" in text
 
 
-def test_an_asynchronous_run_that_never_arrives_is_no_win() -> None:
+def test_asynchronous_run_missing_its_target_does_not_win() -> None:
     assert async_sgd.sooner(straggled([3.0, 3.0, 3.0], [None, None, 1.0])) == 0
     assert async_sgd.sooner(straggled([None, None, 3.0], [1.0, 1.0, 1.0])) == float("inf")
 
 
-def test_the_section_on_stragglers_says_what_is_simulated() -> None:
+def test_straggler_section_states_what_is_simulated() -> None:
     text = tables([async_sgd.section(straggled([3.0, 3.0, 3.0], [1.0, 1.0, 1.0]))])
     assert "| asynchronous | 1.00 (1.00 to 1.00) | 150 | 150 | 2.5 |" in text
     assert "at least 20 ms, or 60 ms on one worker" in text
 
 
-def test_throughput_is_compared_with_what_silent_processes_reach() -> None:
+def test_throughput_is_compared_with_independent_processes() -> None:
     found = throughput.ranks_section(trained(sync=1.81)).targets
     assert [target.met for target in found[:2]] == [True, True]
     found = throughput.ranks_section(trained(sync=1.7)).targets
@@ -234,7 +234,7 @@ def test_throughput_is_compared_with_what_silent_processes_reach() -> None:
     assert reached in found[0].cause
 
 
-def test_every_batch_has_its_rows_and_its_own_cause():
+def test_every_batch_size_has_its_own_rows_and_cause():
     section = throughput.ranks_section(trained(sync=1.5))
     assert "| 256 | two ranks, sync_gradients | 375 (188 to 562) | 1.50x |" in tables([section])
     assert "| 64 | two ranks, sync_gradients | 125 (62 to 188) | 1.00x |" in tables([section])
@@ -248,7 +248,7 @@ def test_every_batch_has_its_rows_and_its_own_cause():
     assert "take 485.1 ms of a 1024.0 ms step" in section.targets[2].cause
 
 
-def test_a_drift_of_the_machine_cancels() -> None:
+def test_machine_drift_cancels_in_speedup() -> None:
     assert throughput.speedup(trained(sync=1.8)["batches"][0], "sync") == 1.8
 
 
@@ -260,7 +260,7 @@ def measures_nothing() -> dict:
     return {"device": None}
 
 
-def test_a_program_that_fails_leaves_the_others_their_results(tmp_path, capsys):
+def test_failing_program_keeps_the_other_results(tmp_path, capsys):
     kept = {"date": "2026-01-01", "machine": "none", "load": 0, "python": "3.11"}
     result = kept | {"programs": {"event_log": [event(1e-6)]}}
     gpu_program = next(program for program in PROGRAMS if program.name == "gpu")

@@ -20,7 +20,7 @@ CASES = {
 }
 # gloo takes the address that the host's own name stands for, 127.0.1.1 on Debian, and offers no
 # other, unless GLOO_SOCKET_IFNAME says so on every host.
-NOT_HERE = {"tests.torch_mpi4py.cases.groups:case_another_backend_beside_it"}
+NOT_HERE = {"tests.torch_mpi4py.cases.groups:case_gloo_and_mpi4py_groups_coexist"}
 PARAMETERS = [
     pytest.param(n, case, id=f"{n}-{case.removeprefix('tests.torch_mpi4py.')}")
     for n, modules in CASES.items()

@@ -33,7 +33,7 @@ def test_every_tensor_is_added_exactly_once(algorithm, size) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("size", SIZES)
-def test_schedules_cost_what_the_formulas_say(name, size) -> None:
+def test_schedule_costs_match_the_formulas(name, size) -> None:
     for numel in LENGTHS:
         for rank in range(size):
             counts = count(ALGORITHMS[name].schedule(rank, size, numel))
@@ -41,7 +41,7 @@ def test_schedules_cost_what_the_formulas_say(name, size) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_elements_are_those_of_their_own_chunk(algorithm, size) -> None:
+def test_elements_stay_in_their_own_chunk(algorithm, size) -> None:
     """All elements differ, so one put in the wrong place shows."""
     numel = 3 * size + 1
     tensors = [torch.arange(numel) * (rank + 1) for rank in range(size)]
@@ -68,7 +68,7 @@ def test_float_results_have_the_same_bits_on_all_ranks(algorithm, size) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
-def test_the_published_costs_for_powers_of_two(size) -> None:
+def test_costs_match_published_values_for_powers_of_two(size) -> None:
     """Thakur et al. 2005, table of all-reduces; n divisible by p, the slowest rank counts."""
     numel = 32 * size
     lg = int(math.log2(size))
@@ -88,7 +88,7 @@ def test_the_published_costs_for_powers_of_two(size) -> None:
         assert max(c.elements_combined for c in counts) == combined, name
 
 
-def test_no_rank_of_a_ring_sends_more_than_needed() -> None:
+def test_ring_ranks_send_the_minimum() -> None:
     """Patarasuk and Yuan 2009: 2 (p - 1) / p n is the least."""
     for size in SIZES:
         for rank in range(size):
@@ -97,7 +97,7 @@ def test_no_rank_of_a_ring_sends_more_than_needed() -> None:
             assert counts.messages_sent == 2 * (size - 1)
 
 
-def test_a_schedule_that_would_hang_is_told_so() -> None:
+def test_hanging_schedule_raises() -> None:
     def nobody_receives(rank, world_size, numel):
         return [Step(send=Part(1, 0, numel)) if rank == 0 else Step()]
 

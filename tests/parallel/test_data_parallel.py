@@ -47,7 +47,7 @@ def data(samples: int):
 
 
 @pytest.mark.parametrize("samples", [20, 13, 3, 1])
-def test_steps_equal_those_of_one_device(devices, samples) -> None:
+def test_steps_equal_steps_on_one_device(devices, samples) -> None:
     model = small_model().to(devices[0].place)
     alone = copy.deepcopy(model)
     before = copy.deepcopy(model)
@@ -69,7 +69,7 @@ def test_steps_equal_those_of_one_device(devices, samples) -> None:
     assert torch.equal(model[0].bias, before[0].bias)
 
 
-def test_two_runs_are_equal_bit_for_bit(four) -> None:
+def test_two_runs_are_bitwise_equal(four) -> None:
     inputs, targets = (tensor.to(four[0].place) for tensor in data(37))
     ends = []
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_two_runs_are_equal_bit_for_bit(four) -> None:
     assert torch.equal(*ends)
 
 
-def test_a_parameter_that_only_other_devices_use_is_updated_too(four) -> None:
+def test_parameter_used_only_on_other_devices_is_updated(four) -> None:
     class Sometimes(nn.Module):
         def __init__(self):
             super().__init__()
@@ -127,7 +127,7 @@ def test_every_byte_is_counted(four) -> None:
     assert log.bytes_in(0) == sum(log.bytes_out(i) for i in (1, 2, 3))
 
 
-def test_every_span_has_its_device_and_its_order(four) -> None:
+def test_spans_have_device_and_order(four) -> None:
     log = Log()
     model = small_model().to(four[0].place)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -145,7 +145,7 @@ def test_every_span_has_its_device_and_its_order(four) -> None:
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
-def test_threads_work_at_the_same_time(four) -> None:
+def test_threads_run_concurrently(four) -> None:
     together = threading.Barrier(4)
 
     class Meets(nn.Module):
@@ -165,7 +165,7 @@ def test_threads_work_at_the_same_time(four) -> None:
 @pytest.mark.parametrize(
     ("samples", "sizes"), [(250, [63, 63, 63, 61]), (9, [3, 3, 3]), (8, [2] * 4), (2, [1, 1])]
 )
-def test_shards_are_those_of_torch(four, samples, sizes) -> None:
+def test_shards_have_sizes_of_torch_chunks(four, samples, sizes) -> None:
     batch = torch.arange(samples * 2.0).reshape(samples, 2).to(four[0].place)
     shards = dp.scatter(batch, four)
     assert [len(shard) for shard in shards] == sizes
@@ -191,16 +191,14 @@ def restored_threads():
     torch.set_num_threads(before)
 
 
-def test_a_device_computes_with_one_thread_and_leaves_the_callers_number(
-    four, restored_threads
-) -> None:
+def test_devices_use_one_thread_and_keep_the_callers_setting(four, restored_threads) -> None:
     torch.set_num_threads(3)
     counted = [device.submit(torch.get_num_threads).result(timeout=60) for device in four]
     assert counted == [1, 1, 1, 1]
     assert torch.get_num_threads() == 3
 
 
-def test_without_gradients_the_threads_make_none_either(four) -> None:
+def test_no_grad_applies_to_device_threads(four) -> None:
     model = nn.Linear(2, 2).to(four[0].place)
     shards = dp.scatter(torch.ones(8, 2, device=four[0].place), four)
     replicas = dp.replicate(model, four)
@@ -209,7 +207,7 @@ def test_without_gradients_the_threads_make_none_either(four) -> None:
     assert all(o.requires_grad for o in dp.parallel_apply(replicas, shards, four))
 
 
-def test_the_error_of_a_replica_says_on_which_device(four) -> None:
+def test_replica_error_names_its_device(four) -> None:
     class Picky(nn.Module):
         def forward(self, inputs):
             if inputs[0, 0] == 2:
@@ -237,12 +235,12 @@ def test_the_error_of_a_replica_says_on_which_device(four) -> None:
         ),
     ],
 )
-def test_a_bad_argument_is_named(four, call, error, words) -> None:
+def test_bad_argument_is_named_in_the_error(four, call, error, words) -> None:
     with pytest.raises(error, match=words):
         call(four)
 
 
-def test_a_sparse_gradient_is_refused(four) -> None:
+def test_sparse_gradient_raises(four) -> None:
     model = nn.Embedding(5, 2, sparse=True)
     model.requires_grad_()
     devices = [VirtualDevice(0), VirtualDevice(1)]
@@ -254,7 +252,7 @@ def test_a_sparse_gradient_is_refused(four) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch.nn.DataParallel needs two GPUs")
-def test_torch_itself_comes_to_the_same() -> None:
+def test_gradients_equal_torch_data_parallel() -> None:
     gpus = list(range(torch.cuda.device_count()))
     devices = [VirtualDevice(i, f"cuda:{i}") for i in gpus]
     model = small_model().to("cuda:0")

@@ -25,13 +25,13 @@ TWO = ["here 0:1:0", "here 0:2:0"]
         (["", ""], True, "nccl", False),
     ],
 )
-def test_nccl_is_chosen_where_each_rank_has_a_gpu(
+def test_nccl_is_chosen_when_each_rank_has_a_gpu(
     identities: list[str], nccl: bool, wanted: str, chosen: bool
 ) -> None:
     assert launching.chooses_nccl(identities, nccl, wanted) is chosen
 
 
-def test_ranks_tell_each_other_by_the_store() -> None:
+def test_ranks_exchange_gpus_through_the_store() -> None:
     store = dist.HashStore()
     for rank, gpu in enumerate(TWO):
         meeting = {"store": store, "rank": rank, "world_size": 2}
@@ -58,7 +58,7 @@ print(f"rank {dist.get_rank()}: {total.tolist()}", flush=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there it is NCCL")
-def test_under_mpiexec_other_backends_find_each_other_by_mpi() -> None:
+def test_other_backends_under_mpiexec_rendezvous_through_mpi() -> None:
     """As NCCL does where there are GPUs: all that it wants of us is the store."""
     ended = ranks.run(2, "-c", PROGRAM, limit=100)
     assert ended.returncode == 0, ended.output

@@ -137,7 +137,7 @@ else:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mode", ["Synchronous(wait_for=2)", "BoundedStaleness(0)"])
-def test_a_killed_worker_is_not_waited_for(tmp_path, mode: str) -> None:
+def test_killed_worker_is_not_waited_for(tmp_path, mode: str) -> None:
     """The straggler that a round or the bound waits for dies: the others go on at once."""
     output = launch(
         tmp_path,
@@ -159,7 +159,7 @@ else:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mode", ["Asynchronous()", "Synchronous()"])
-def test_a_killed_server_is_reported_on_every_worker(tmp_path, mode: str) -> None:
+def test_killed_server_is_reported_on_every_worker(tmp_path, mode: str) -> None:
     """At once by who waits for it, after its step by who computes: 0.3 s here."""
     output = launch(
         tmp_path,
@@ -182,7 +182,7 @@ else:
 
 
 @pytest.mark.timeout(120)
-def test_a_server_without_workers_left_says_so(tmp_path) -> None:
+def test_server_without_remaining_workers_raises(tmp_path) -> None:
     output = launch(
         tmp_path,
         3,
@@ -221,7 +221,7 @@ def test_synchronous_rules() -> None:
     assert progress.due() == [1]
 
 
-def test_synchronous_counts_what_a_worker_delivered_before_it_left() -> None:
+def test_synchronous_counts_gradients_of_workers_that_left() -> None:
     progress = Progress(Synchronous(), (1, 2))
     progress.deliver(1, 0, 0)
     progress.leave(1)
@@ -270,7 +270,7 @@ def test_bounded_rules() -> None:
         (lambda: Stop(seconds=float("nan")), "seconds must be at least 0"),
     ],
 )
-def test_bad_arguments(make, words: str) -> None:
+def test_invalid_argument_values_raise(make, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -287,7 +287,7 @@ def test_bad_arguments(make, words: str) -> None:
         (lambda: shuffled_batches([1, 2], 1.0, seed=0), "batch_size must be a whole number"),
     ],
 )
-def test_arguments_of_another_kind(make, words: str) -> None:
+def test_invalid_argument_types_raise(make, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         make()
 
@@ -297,7 +297,7 @@ def test_rates() -> None:
     assert [over_staleness(0.8, 0, staleness) for staleness in (0, 1, 2, 4)] == [0.8, 0.8, 0.4, 0.2]
 
 
-def test_one_message_carries_every_dtype_unchanged() -> None:
+def test_message_preserves_every_dtype() -> None:
     tensors = [
         torch.tensor([1, 2, 3], dtype=torch.uint8),
         torch.tensor([[1.5, float("nan")]], dtype=torch.float64),
@@ -314,7 +314,7 @@ def test_one_message_carries_every_dtype_unchanged() -> None:
         assert torch.equal(copied.nan_to_num(-1), tensor.nan_to_num(-1))
 
 
-def test_a_missing_gradient_stays_missing() -> None:
+def test_missing_gradient_stays_none() -> None:
     parameters = [torch.zeros(3), torch.zeros(2)]
     message = GradientMessage(parameters)
     message.write(0.1, [torch.ones(3), torch.ones(2)])
@@ -325,7 +325,7 @@ def test_a_missing_gradient_stays_missing() -> None:
     assert torch.equal(second, torch.tensor([4.0, 4.0]))
 
 
-def test_average_weighs_by_samples() -> None:
+def test_average_is_weighted_by_samples() -> None:
     mean = average(
         [[torch.tensor([4.0]), None], [torch.tensor([8.0]), torch.tensor([1.0])]], [3, 1]
     )
@@ -333,12 +333,12 @@ def test_average_weighs_by_samples() -> None:
     assert average([[None]] * 2, [1, 1]) == [None]
 
 
-def test_headers_are_exact() -> None:
+def test_headers_round_trip_exactly() -> None:
     header = Header(2, 10**9, 7, 32, 2**32 - 1, 12345.678901234, 2.0**32 - 3, 1.5)
     assert Header.decode(header.encode()) == header
 
 
-def test_shuffled_batches_are_the_same_for_the_same_seed() -> None:
+def test_shuffled_batches_repeat_with_the_same_seed() -> None:
     data = torch.utils.data.TensorDataset(torch.arange(10), torch.arange(10))
     drawn = [
         [inputs.tolist() for inputs, _ in islice(shuffled_batches(data, 4, seed=seed), 6)]
@@ -349,7 +349,7 @@ def test_shuffled_batches_are_the_same_for_the_same_seed() -> None:
         assert len(set(first + second)) == 8
 
 
-def test_a_record_reaches_a_process_without_mpi() -> None:
+def test_record_can_be_loaded_without_mpi() -> None:
     """A notebook's kernel may not start MPI, but wants to draw what happened."""
     program = (
         "import pickle, sys; record = pickle.load(sys.stdin.buffer); "

@@ -45,27 +45,27 @@ def alone(root: Path, *options: object) -> subprocess.CompletedProcess:
     )
 
 
-def test_help_shows_how_to_start_it(root: Path) -> None:
+def test_help_shows_the_start_command(root: Path) -> None:
     ended = alone(root, "--help")
     assert ended.returncode == 0, ended.stderr
     for words in ("mpiexec -n 4 python scripts/async_sgd.py", "--straggler", "--mode"):
         assert words in ended.stdout
 
 
-def test_one_process_is_told_how_to_start(root: Path) -> None:
+def test_single_process_exits_with_the_start_command(root: Path) -> None:
     ended = alone(root)
     assert ended.returncode == 1
     assert ended.stderr.strip() == "start a server and its workers: mpiexec -n 4 python ..."
 
 
-def test_bad_options_are_refused(root: Path) -> None:
+def test_invalid_options_are_rejected(root: Path) -> None:
     ended = alone(root, "--straggler", -1)
     assert ended.returncode == 2
     assert "--straggler at least 0" in ended.stderr
 
 
 @pytest.mark.timeout(240)
-def test_it_learns_and_a_straggler_holds_up_nobody() -> None:
+def test_training_learns_and_straggler_delays_no_worker() -> None:
     """Five epochs of the digits give 0.8 to 0.97; guessing is right for one in ten.
 
     Ten epochs and a second: a worker whose core is taken for some of it is not the straggler yet.
@@ -80,7 +80,7 @@ def test_it_learns_and_a_straggler_holds_up_nobody() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_straggler_holds_up_synchronous_rounds() -> None:
+def test_straggler_delays_synchronous_rounds() -> None:
     """20 rounds wait 0.1 s each."""
     found = run(3, "--steps", 20, "--straggler", 0.1, "--mode", "synchronous")
     assert found["seconds"] > 2
@@ -89,7 +89,7 @@ def test_a_straggler_holds_up_synchronous_rounds() -> None:
 
 
 @pytest.mark.timeout(320)
-def test_the_other_modes() -> None:
+def test_other_modes_run() -> None:
     found = run(3, "--steps", 10, "--mode", "synchronous", "--backup", 1)
     assert found["mode"] == "synchronous, first 1"
     assert sum(found["gradients_by_worker"]) == 10

@@ -39,7 +39,7 @@ def train(root: Path, *options: object) -> dict:
 
 
 @pytest.mark.timeout(320)
-def test_after_a_death_it_goes_on_from_the_checkpoint(root: Path, tmp_path: Path) -> None:
+def test_training_resumes_from_checkpoint_after_a_death(root: Path, tmp_path: Path) -> None:
     whole = train(root, tmp_path / "whole.pt", "--steps", 15)
     died = train(root, tmp_path / "died.pt", "--steps", 15, "--die-at", 12)
     assert (whole["restarts"], whole["began_with_step"]) == (0, 0)
@@ -47,7 +47,7 @@ def test_after_a_death_it_goes_on_from_the_checkpoint(root: Path, tmp_path: Path
     assert died["checksum"] == whole["checksum"]
 
 
-def test_a_notebook_can_run_its_functions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_can_run_functions_of_elastic(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As lesson 12 does, where the programs' folder is not on the path."""
     monkeypatch.delitem(sys.modules, "reporting", raising=False)  # another test's
     assert str(root / "scripts") not in sys.path

@@ -106,7 +106,7 @@ def digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_help_shows_how_to_start_it(root: Path, name: str) -> None:
+def test_help_shows_the_start_command(root: Path, name: str) -> None:
     ended = python(root, script(name), "--help")
     assert ended.returncode == 0, ended.stderr
     assert f"mpiexec -n 4 python scripts/{name}.py" in ended.stdout
@@ -130,7 +130,7 @@ def test_send_recv_by_torchrun(root: Path) -> None:
     assert (found["ranks"], found["value"], found["elements"]) == (2, 2, 1000)
 
 
-def test_a_ring_of_one_is_refused(root: Path) -> None:
+def test_send_recv_rejects_a_ring_of_one(root: Path) -> None:
     ended = python(root, script("send_recv"))
     assert ended.returncode == 2
     assert "a ring needs at least 2 ranks: mpiexec -n 2" in ended.stderr
@@ -152,7 +152,7 @@ def test_all_reduce_by_torchrun(root: Path) -> None:
 
 @pytest.mark.timeout(620)  # three starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
-def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> None:
+def test_same_training_is_bitwise_equal_on_two_ranks(root: Path) -> None:
     """Sums of two terms do not depend on their order, so nothing may differ at all."""
     options = ("--steps", STEPS, "--batch", 8)
     names = ("sync_sgd", "ddp")
@@ -213,7 +213,7 @@ def trained_in_parts(root: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.mark.timeout(620)  # four starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
 @pytest.mark.parametrize("name", MODELS_IN_PARTS)
-def test_a_model_in_parts_is_trained_as_in_one_piece(
+def test_split_model_trains_like_whole_model(
     root: Path, trained_in_parts: dict[str, list[dict]], name: str
 ) -> None:
     """Two ranks to the same bits under both launchers; four and one up to rounding."""
@@ -227,14 +227,14 @@ def test_a_model_in_parts_is_trained_as_in_one_piece(
         assert_close(values["weights"], one["weights"])
 
 
-def test_experts_that_do_not_share_out_are_refused() -> None:
+def test_experts_rejects_an_indivisible_number() -> None:
     ended = ranks.run(2, script("experts"), "--experts", "3", limit=LIMIT)
     assert ended.returncode not in (0, None), ended.output
     assert "--experts 3: it must divide 8 experts and 2 ranks" in ended.output
 
 
 @pytest.mark.timeout(470)
-def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
+def test_different_seeds_and_epochs_give_different_weights(root: Path) -> None:
     """So that equal checksums mean something. 44 steps of 32 samples are an epoch."""
     runs = [("--seed", 0, "--steps", 45), ("--seed", 1, "--steps", 45), ("--seed", 0)]
     sums = alone(root, [("ddp", ("--batch", 32, "--epochs", 2, *options)) for options in runs])
@@ -243,7 +243,7 @@ def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
     assert sums[2]["accuracy"] > 0.3  # 0.1 is chance
 
 
-def test_the_bar_is_rank_0s() -> None:
+def test_progress_bar_is_shown_by_rank_0_only() -> None:
     shown = ranks.run(2, script("ddp"), "--steps", "3", "--progress", limit=LIMIT)
     assert shown.output.count("| 0/3") == 1, shown.output
     # The bar goes to stderr: its last line may come after the result, or before it on one line.
@@ -253,7 +253,7 @@ def test_the_bar_is_rank_0s() -> None:
 @pytest.mark.parametrize(
     "options", [("--batch", 0), ("--epochs", 0), ("--steps", -1), ("--seed", -1)], ids=str
 )
-def test_wrong_options_are_refused(
+def test_invalid_options_are_rejected(
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -269,13 +269,13 @@ def test_wrong_options_are_refused(
     assert "must be at least" in capsys.readouterr().err
 
 
-def test_a_batch_larger_than_the_data_is_refused(root: Path) -> None:
+def test_batch_larger_than_the_data_is_rejected(root: Path) -> None:
     ended = python(root, script("ddp"), "--batch", 5000)
     assert ended.returncode != 0
     assert "fewer than one batch" in ended.stderr
 
 
-def test_the_launcher_shows_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *launching._MPIEXEC):
         monkeypatch.delenv(name, raising=False)
     assert launching.launcher() == "none"
@@ -298,7 +298,7 @@ def test_torchrun_ranks_import_no_mpi(root: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to see threads")
-def test_gloos_threads_end_after_the_program_and_before_python(root: Path) -> None:
+def test_gloo_threads_end_between_program_and_interpreter(root: Path) -> None:
     """Earlier, at the deletion of DDP's model, some runs hang; later some abort."""
     program = """
 import atexit, contextlib, pathlib, time, torch
@@ -335,8 +335,8 @@ print("after the program:", threads())
     assert before == 0
 
 
-def test_a_rank_that_fails_ends_the_run(root: Path) -> None:
-    """One rank cannot write; nobody waits for it until the deadline, which is 60 s."""
+def test_failing_rank_ends_the_run(root: Path) -> None:
+    """One rank cannot write; the others do not wait until the deadline of 60 s."""
     ended = ranks.run(
         2, script("sync_sgd"), "--steps", "2", "--save", "missing/folder/x.pt", limit=60
     )

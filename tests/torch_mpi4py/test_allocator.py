@@ -70,7 +70,7 @@ def run(how: str, size: int, **variables: str) -> tuple[bool, int]:
 
 @glibc
 @pytest.mark.parametrize("size", SIZES)
-def test_freed_memory_is_used_again(size: int) -> None:
+def test_freed_memory_is_reused(size: int) -> None:
     """A few pages may be fetched for the interpreter's own sake."""
     kept, pages = run("keep", size)
     assert kept
@@ -79,7 +79,7 @@ def test_freed_memory_is_used_again(size: int) -> None:
 
 @glibc
 @pytest.mark.parametrize("size", SIZES)
-def test_without_it_every_turn_fetches_its_pages_again(size: int) -> None:
+def test_default_allocator_refetches_pages_each_turn(size: int) -> None:
     """Else the test above would show nothing."""
     kept, pages = run("plain", size)
     assert not kept
@@ -87,7 +87,7 @@ def test_without_it_every_turn_fetches_its_pages_again(size: int) -> None:
 
 
 @glibc
-def test_more_than_it_keeps_goes_back_to_the_system() -> None:
+def test_memory_over_the_limit_returns_to_the_system() -> None:
     """Three blocks of 100 MiB are more than 256."""
     kept, pages = run("keep", 100)
     assert kept
@@ -105,19 +105,19 @@ def test_more_than_it_keeps_goes_back_to_the_system() -> None:
     ],
     ids=lambda variables: "-".join(variables),
 )
-def test_what_the_user_says_is_left_alone(variables: dict[str, str]) -> None:
+def test_user_allocator_settings_are_respected(variables: dict[str, str]) -> None:
     assert not keep_freed_memory(variables)
 
 
 @glibc
-def test_other_settings_of_glibc_do_not_matter() -> None:
+def test_unrelated_glibc_tunables_are_ignored() -> None:
     kept, pages = run("keep", 24, GLIBC_TUNABLES="glibc.pthread.rseq=1")
     assert kept
     assert pages < pages_of(24) / 100
 
 
 @glibc
-def test_a_rank_keeps_what_it_has_freed() -> None:
+def test_rank_keeps_freed_memory() -> None:
     """Nothing needs to be asked for: starting MPI by the backend is enough."""
     answer = subprocess.run(
         [sys.executable, "-c", "from torch_mpi4py import MPI\n" + PROGRAM, "plain", "24"],

@@ -75,7 +75,7 @@ def test_reading_while_another_process_writes(writer: tuple[Path, subprocess.Pop
 
 
 @pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-def test_the_board_of_a_stopped_or_dead_process(
+def test_board_of_a_stopped_or_dead_process(
     writer: tuple[Path, subprocess.Popen], signum: int
 ) -> None:
     path, process = writer
@@ -103,7 +103,7 @@ def test_the_board_of_a_stopped_or_dead_process(
     assert board.latest().kind == "send"
 
 
-def test_a_half_written_record_is_left_out() -> None:
+def test_half_written_record_is_skipped() -> None:
     board = BoardWriter(0, 1)
     write(board, "send")
     write(board, "recv")
@@ -113,7 +113,7 @@ def test_a_half_written_record_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("read", ["open_operations", "latest", "events"])
-def test_what_ends_while_a_rank_is_looked_at_is_seen_once(read: str, monkeypatch) -> None:
+def test_operation_ending_during_observe_is_seen_once(read: str, monkeypatch) -> None:
     board = BoardWriter(0, 1)
     before = write(board, "all_reduce", NEVER_WAITS)
     board.end(before)
@@ -130,7 +130,7 @@ def test_what_ends_while_a_rank_is_looked_at_is_seen_once(read: str, monkeypatch
     assert [event.number for event in (*seen.past, *seen.operations)] == [before[0], token[0]]
 
 
-def test_when_all_places_are_open_the_oldest_gives_way() -> None:
+def test_oldest_operation_is_replaced_when_all_slots_are_open() -> None:
     board = BoardWriter(0, 1)
     first = write(board, "send")
     for _ in range(RECORDS):
@@ -141,7 +141,7 @@ def test_when_all_places_are_open_the_oldest_gives_way() -> None:
     assert {event.kind for event in events} == {"recv"}
 
 
-def test_full_strings_become_empty_ones() -> None:
+def test_strings_over_capacity_become_empty() -> None:
     board = BoardWriter(0, 1)
     assert board.string("early")
     for number in range(20):
@@ -151,7 +151,7 @@ def test_full_strings_become_empty_ones() -> None:
     assert board.reader.latest().outcome == "early"
 
 
-def test_nowhere_to_write(tmp_path: Path) -> None:
+def test_unwritable_path_falls_back_to_private_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     board = BoardWriter(0, 1, tmp_path / "file" / "0")
     assert board.path is None
@@ -160,7 +160,7 @@ def test_nowhere_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_a_folder", [True, False])
-def test_without_room_nothing_is_left(in_a_folder: bool, tmp_path: Path) -> None:
+def test_full_file_system_leaves_no_files_behind(in_a_folder: bool, tmp_path: Path) -> None:
     folder = Path("/proc/self/fd")
     before = len(list(folder.iterdir())) if folder.is_dir() else 0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -174,7 +174,7 @@ def test_without_room_nothing_is_left(in_a_folder: bool, tmp_path: Path) -> None
     assert (len(list(folder.iterdir())) if folder.is_dir() else 0) == before
 
 
-def test_a_long_verdict_is_cut() -> None:
+def test_long_verdict_is_truncated() -> None:
     board = BoardWriter(0, 1)
     board.set_verdict("default", "x" * 100_000)
     text = board.reader.verdict.text
@@ -182,7 +182,7 @@ def test_a_long_verdict_is_cut() -> None:
     assert 16_000 < len(text) < 17_000
 
 
-def test_what_is_no_board(tmp_path: Path) -> None:
+def test_invalid_board_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "0"
     path.write_bytes(b"short")
     with pytest.raises(ValueError, match="too small"):
@@ -192,7 +192,7 @@ def test_what_is_no_board(tmp_path: Path) -> None:
         Board.open(path)
 
 
-def test_members_of_large_groups_take_little_room() -> None:
+def test_members_of_large_groups_use_little_space() -> None:
     board = BoardWriter(0, 10_000)
     ranks = (0, 2, *range(5, 10_000))
     place = board.string(group_text("rows", ranks))
@@ -212,7 +212,7 @@ def test_without_memory_files_the_path_is_temporary(monkeypatch, tmp_path: Path)
     assert Path(board.path).parent == tmp_path
 
 
-def test_numbers_are_not_passed_over_where_many_are_open() -> None:
+def test_numbers_are_consecutive_with_many_open_operations() -> None:
     """To begin an operation takes no longer where all places are open, or all but a few."""
     board = BoardWriter(0, 1)
     opened = [write(board, "recv", NEVER_WAITS) for _ in range(3 * RECORDS)]
@@ -231,7 +231,7 @@ def test_numbers_are_not_passed_over_where_many_are_open() -> None:
     assert len(board.reader.open_operations()) == RECORDS - 3
 
 
-def test_an_operation_that_ends_twice_gives_its_place_once() -> None:
+def test_operation_ended_twice_frees_its_slot_once() -> None:
     board = BoardWriter(0, 1)
     for _ in range(RECORDS):
         token = write(board, "send")
@@ -245,7 +245,7 @@ def test_an_operation_that_ends_twice_gives_its_place_once() -> None:
 SHAPES = 60_000  # far more than there is room for
 
 
-def test_new_texts_find_room_again_and_again() -> None:
+def test_new_strings_reuse_space() -> None:
     board = BoardWriter(0, 1)
     early = board.begin(board.string("recv"), 0, WAITING, "early.py:1", size=0)
     other = Board(board._memory)  # as in another process
@@ -282,7 +282,7 @@ for number in range(2**31):
 """
 
 
-def test_texts_are_read_while_another_process_replaces_them(tmp_path: Path, root: Path) -> None:
+def test_strings_are_read_while_another_process_replaces_them(tmp_path: Path, root: Path) -> None:
     command = [sys.executable, "-c", TEXTS, tmp_path / "0"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -300,7 +300,7 @@ def test_texts_are_read_while_another_process_replaces_them(tmp_path: Path, root
             process.kill()
 
 
-def test_a_forked_child_leaves_the_board_alone(tmp_path: Path) -> None:
+def test_forked_child_does_not_write_to_the_board(tmp_path: Path) -> None:
     board = BoardWriter(0, 1, tmp_path / "0")
     token = board.begin(board.string("recv"), 0, NEVER_WAITS, "parent.py:1")
     child = os.fork()

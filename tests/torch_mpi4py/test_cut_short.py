@@ -76,7 +76,7 @@ ITS_OWN_WAY = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "0"}
 
 
 @pytest.mark.parametrize("variables", [{}, ITS_OWN_WAY], ids=["our way", "its own way"])
-def test_no_gather_that_was_cut_short_returns(variables: dict[str, str]) -> None:
+def test_gather_cut_short_by_a_failure_does_not_return(variables: dict[str, str]) -> None:
     finished = ranks.run(5, "-c", PROGRAM, limit=150, variables=variables)
     said = re.findall(r"^rank (\d) of (\d): ([\w ]+): (\w+)$", finished.output, re.MULTILINE)
     by_mpi_alone = "returned" if variables else "Exception"  # else this test tests nothing

@@ -198,7 +198,7 @@ def test_diagnosis(name):
     assert expected in diagnose(states)
 
 
-def test_one_line_for_a_rank():
+def test_report_has_one_line_for_a_rank():
     op = {"tag": 7, "shape": "(3,)", "dtype": "float32", "group": "pair"}
     assert describe(waits(1, "recv", peer=0, **op)) == (
         "waiting in recv from rank 0, tag 7, (3,) float32, in pair [cell 3, line 3], for 2.0 s"

@@ -102,7 +102,7 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
     assert "rror" not in finished.output, finished.output
 
 
-def test_clean_exit_of_a_program_that_uses_one_module_alone() -> None:
+def test_clean_exit_of_a_program_using_one_module() -> None:
     """It asks for no name of the package itself, but its rank has to leave MPI all the same."""
     program = "from torch_mpi4py.tools.clocks import clock_offsets; print(len(clock_offsets()))"
     finished = ranks.run(2, "-c", program, limit=START_SECONDS, ulfm=False, leave_within=20)
@@ -110,8 +110,8 @@ def test_clean_exit_of_a_program_that_uses_one_module_alone() -> None:
     assert finished.output.split() == ["2", "2"]
 
 
-def test_a_forked_child_is_no_rank(exits: Exits) -> None:
-    """It has MPI's memory, but nobody waits for it, nor it for others; its error frees nobody."""
+def test_forked_child_is_not_a_rank(exits: Exits) -> None:
+    """It shares MPI's memory, but no rank waits for it; its error frees no rank."""
     program = """
 from torch_mpi4py.log import peer_boards
 
@@ -148,7 +148,7 @@ print("all is well", flush=True)
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_pending_receive_does_not_keep_a_rank(exits: Exits, n: int) -> None:
+def test_pending_receive_does_not_block_exit(exits: Exits, n: int) -> None:
     program = "work = dist.irecv(torch.ones(3), src=(rank + 1) % size) if size > 1 else None"
     finished = exits.run(n, program, within=12)
     assert finished.returncode == 0, finished.output
@@ -193,9 +193,7 @@ def test_error_on_every_rank(exits: Exits) -> None:
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 @pytest.mark.parametrize("end", ["sys.exit(3)", "pass"])
-def test_a_rank_that_ends_frees_those_that_wait_for_its_collective(
-    exits: Exits, end: str, mpi: str
-) -> None:
+def test_exiting_rank_frees_ranks_waiting_in_a_collective(exits: Exits, end: str, mpi: str) -> None:
     """At once, and not at their deadlines, as gloo does; the job's status says that it failed."""
     program = f"""
 if rank != 1:
@@ -217,7 +215,7 @@ else:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
-def test_a_rank_that_ends_frees_those_that_wait_for_it(exits: Exits, mpi: str) -> None:
+def test_exiting_rank_frees_ranks_waiting_for_it(exits: Exits, mpi: str) -> None:
     """In each kind of wait, on a group of its own."""
     program = f"""
 comm = mpi.world()
@@ -261,7 +259,7 @@ if rank == 0:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
-def test_what_a_rank_has_done_before_its_end_arrives(exits: Exits, mpi: str) -> None:
+def test_operations_before_a_rank_exits_are_delivered(exits: Exits, mpi: str) -> None:
     """The others go on without it, in groups of their own and by messages, for seconds."""
     program = """
 large = torch.full((300_000,), float(rank))
@@ -294,7 +292,7 @@ print("all is well", flush=True)
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 @pytest.mark.parametrize("seconds", [2, LONGEST_SECONDS], ids=["briefly", "for long"])
 @pytest.mark.parametrize("way", ["pass", "raise"])
-def test_a_rank_that_comes_late_to_init_process_group(
+def test_late_rank_in_init_process_group(
     request: pytest.FixtureRequest, tmp_path: Path, way: str, seconds: int, mpi: str
 ) -> None:
     """Rank 0 has given up; both come to their ends, whatever they do with their errors."""
@@ -326,8 +324,8 @@ except mpi.CommunicationError as error:
     assert "rank 1 gave up" in finished.output, finished.output
 
 
-def test_a_rank_without_a_process_is_not_waited_for(exits: Exits) -> None:
-    """It left without a word to MPI, which does not tell of it."""
+def test_exit_does_not_wait_for_a_vanished_process(exits: Exits) -> None:
+    """It left without notifying MPI, which does not report it."""
     program = """
 all_have("begun")
 if rank == 1:
@@ -338,7 +336,7 @@ print("rank 0 leaves", flush=True)
     assert "rank 0 leaves" in finished.output, finished.output
 
 
-def test_mpi_finalize_that_does_not_return_ends_the_process(exits: Exits) -> None:
+def test_hanging_mpi_finalize_ends_the_process(exits: Exits) -> None:
     """It keeps the interpreter's lock, so nothing in Python could."""
     program = """
 import ctypes
@@ -359,7 +357,7 @@ mpi.MPI.Finalize = lambda: ctypes.PyDLL(None).sleep(600)
         "signal.signal(signal.SIGALRM, lambda *_: os._exit(1)); signal.alarm(8)",
     ],
 )
-def test_the_timers_of_the_program_are_kept_at_the_start(timer: str) -> None:
+def test_timers_set_before_import_are_kept(timer: str) -> None:
     program = f"""
 import faulthandler, os, signal, sys, time
 {timer}
@@ -432,7 +430,7 @@ else:
     assert finished.output.count("the deadline passed") == 4, finished.output
 
 
-def test_who_learns_of_a_death_late_is_told_of_it_all_the_same(exits: Exits) -> None:
+def test_rank_that_learns_of_a_death_late_reports_it(exits: Exits) -> None:
     """The others' news may take long on a machine that stalls: what freed the rank says it."""
     program = """
 from torch_mpi4py.faults import deaths
@@ -457,7 +455,7 @@ except mpi.RankFailedError as error:
     assert finished.output.count("told of the death") == 2, finished.output
 
 
-def test_a_courier_that_is_stopped_does_not_call_a_finalised_mpi(exits: Exits) -> None:
+def test_stopped_courier_does_not_call_a_finalised_mpi(exits: Exits) -> None:
     """It carries messages of an emulated link; here the machine stops it in the middle of one."""
     program = """
 from torch_mpi4py.emulation import link_queue
@@ -491,7 +489,7 @@ threading.Thread.start = refuse
 """
 
 
-def test_survivors_of_a_death_go_on_and_leave(exits: Exits) -> None:
+def test_survivors_of_a_death_go_on_and_exit(exits: Exits) -> None:
     """Where a group survives failures, the living exchange messages, from any source too."""
     program = f"""
 all_have("begun")
@@ -536,7 +534,7 @@ dist.destroy_process_group()
     assert finished.returncode == 0, finished.output
 
 
-def test_a_message_between_the_death_and_its_acknowledgement_is_taken_in(exits: Exits) -> None:
+def test_message_before_acknowledging_a_death_is_received(exits: Exits) -> None:
     """Open MPI goes on to report the death of a receive that has ended since.
 
     Whichever way a rank looks, each in a group of its own.
@@ -588,9 +586,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("way", ["", "mpi.shrink()"], ids=["broken", "shrunk"])
-def test_survivors_of_a_killed_rank_are_freed_and_keep_their_exit_status(
-    exits: Exits, way: str
-) -> None:
+def test_survivors_of_a_killed_rank_keep_their_exit_status(exits: Exits, way: str) -> None:
     program = f"""
 all_have("begun")
 if rank == 1:
@@ -613,7 +609,7 @@ sys.exit(3)
     assert finished.output.count("a survivor leaves") == 2, finished.output
 
 
-def test_uncaught_error_in_a_group_that_survives_failures_is_a_death(exits: Exits) -> None:
+def test_uncaught_error_in_a_surviving_group_counts_as_a_death(exits: Exits) -> None:
     program = """
 dist.group.WORLD.survives_failures = True
 dist.barrier()
@@ -633,7 +629,7 @@ except mpi.RankFailedError as error:
     assert finished.output.count("went on") == 2, finished.output
 
 
-def test_a_large_message_to_a_rank_that_computes_ends_soon_after_its_deadline(exits: Exits) -> None:
+def test_large_message_to_a_busy_rank_ends_after_its_deadline(exits: Exits) -> None:
     """Revoking does not end it in MPI, where the other rank would have to be, too."""
     program = f"""
 comm, large = mpi.world(), np.zeros(1 << 24)
@@ -651,7 +647,7 @@ all_have("seen it")
     assert finished.output.count("freed") == 1, finished.output
 
 
-def test_a_death_before_all_have_started_is_not_waited_for(tmp_path: Path) -> None:
+def test_death_during_startup_is_not_waited_for(tmp_path: Path) -> None:
     program = f"""
 import os, signal, sys, time
 if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
@@ -672,7 +668,7 @@ import torch_mpi4py.core.runtime
     assert not finished.left_behind
 
 
-def test_ranks_of_another_launcher_are_refused() -> None:
+def test_ranks_of_another_launcher_raise() -> None:
     program = START.format(timeout=5, longest=5)
     finished = ranks.run(1, "-c", program, limit=120, variables={"WORLD_SIZE": "2", "RANK": "0"})
     assert finished.returncode not in (0, None)

@@ -20,13 +20,13 @@ def address() -> Iterator[int]:
     del words  # it has to outlive the address
 
 
-def test_a_word_that_has_changed_is_not_slept_on(address: int) -> None:
+def test_wait_on_a_changed_word_returns_at_once(address: int) -> None:
     began = time.perf_counter()
     futex.sleep(address, 1, 60.0)
     assert time.perf_counter() - began < 30.0
 
 
-def test_sleeps_of_many_lengths_keep_little_memory(address: int) -> None:
+def test_sleeps_of_many_lengths_use_little_memory(address: int) -> None:
     for number in range(1000):
         futex.sleep(address, 1, 1.0 + number * 1e-6)
     assert futex._timespec.cache_info().currsize <= MOST_KEPT

@@ -36,11 +36,11 @@ def test_ranks_are_counted_on_their_own_host() -> None:
         (8, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
     ],
 )
-def test_gpus_are_dealt_out_by_local_rank(count: int, devices: list[str]) -> None:
+def test_gpus_are_assigned_by_local_rank(count: int, devices: list[str]) -> None:
     assert [gpus.device_name(rank, count) for rank in range(4)] == devices
 
 
-def test_two_hosts_deal_out_their_own_gpus() -> None:
+def test_two_hosts_assign_their_own_gpus() -> None:
     there = {"a": 2, "b": 1}
     devices = [gpus.device_name(gpus.local_rank(r, HOSTS), there[HOSTS[r]]) for r in range(5)]
     assert devices == ["cuda:0", "cuda:1", "cuda:0", "cuda:0", "cuda:0"]
@@ -57,11 +57,11 @@ def test_two_hosts_deal_out_their_own_gpus() -> None:
         (["a 0:1:0"], True),
     ],
 )
-def test_nccl_wants_a_gpu_for_each_rank(identities: list[str], own: bool) -> None:
+def test_nccl_needs_one_gpu_per_rank(identities: list[str], own: bool) -> None:
     assert gpus.own_gpu_each(identities) is own
 
 
-def test_a_cpu_is_no_gpu() -> None:
+def test_cpu_has_no_gpu_identity() -> None:
     assert gpus.identity("cpu") == ""
 
 
@@ -79,14 +79,14 @@ def test_a_cpu_is_no_gpu() -> None:
         ({"TORCH_MPI4PY_STAGE": "0"}, "", 1, True),
     ],
 )
-def test_what_an_mpi_says_of_cuda(
+def test_cuda_awareness_is_read_from_the_mpi(
     environment: dict[str, str], kinds: str, answer: int | None, takes: bool
 ) -> None:
     query = None if answer is None else lambda: answer
     assert gpus.says_it_takes_cuda(environment, kinds, query) is takes
 
 
-def test_this_mpi_is_asked_and_answers_as_its_own_program_does() -> None:
+def test_cuda_awareness_agrees_with_ompi_info() -> None:
     """The function is found in the library that runs here, and agrees with ompi_info."""
     program = (
         "import json; from torch_mpi4py import MPI; from torch_mpi4py.core import gpus; "
@@ -116,7 +116,7 @@ def test_this_mpi_is_asked_and_answers_as_its_own_program_does() -> None:
     assert built or not answer
 
 
-def test_a_library_is_found_by_its_name() -> None:
+def test_library_is_found_by_its_name() -> None:
     assert gpus.loaded_library(("libno-such-thing",)) is None
     found = gpus.loaded_library(("libc.so",))
     assert isinstance(found, ctypes.CDLL)
@@ -124,7 +124,7 @@ def test_a_library_is_found_by_its_name() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are found on Linux only")
-def test_a_library_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
+def test_library_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
     import _ctypes
 
     copy = tmp_path / "my envs" / "lib_of_this_test.so"

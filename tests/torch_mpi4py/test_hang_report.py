@@ -85,7 +85,7 @@ def test_states(name: str) -> None:
     assert HangReport.of(map(RankState.from_dict, there)) == HangReport.of([seen, another])
 
 
-def test_a_rank_that_is_told_to_have_finished_has_begun() -> None:
+def test_rank_reported_as_finished_has_begun() -> None:
     """The row and the sentence agree, with and without numbers of cells."""
     barrier = call("barrier", seconds=2.0, site="line 2", ranks=(0, 1))
     for cell in (3, 0):
@@ -101,7 +101,7 @@ def test_a_rank_that_is_told_to_have_finished_has_begun() -> None:
             assert found.diagnosis.startswith("Rank 1 is idle: it has not begun the cell in which")
 
 
-def test_the_sites_of_ranks() -> None:
+def test_sites_of_computing_and_waiting_ranks() -> None:
     computes, waits = classify([CELL, replace(CELL, rank=1, operations=(WAITS,))])
     assert computes.site == "cell 3, line 9"
     assert waits.waits_in == WAITS
@@ -123,12 +123,12 @@ def world(**details) -> Event:
         ([world(kind="monitored_barrier", ranks=(0, 1))], [], False),
     ],
 )
-def test_ranks_are_out_of_step_when_messages_or_calls_are_left(of_0, of_1, expected) -> None:
+def test_unmatched_messages_or_calls_mean_out_of_step(of_0, of_1, expected) -> None:
     seen = [replace(OVER, rank=rank, past=tuple(past)) for rank, past in enumerate([of_0, of_1])]
     assert HangReport.of(seen).is_out_of_step is expected
 
 
-def test_a_call_from_before_the_cell_is_nobodys_fault() -> None:
+def test_calls_before_the_cell_do_not_count_as_out_of_step() -> None:
     queued = WAITS._replace(kind="all_reduce", waiting=False, peer=-1)
     mine, earlier = replace(OVER, operations=(queued,)), replace(OVER, operations=(queued,))
     earlier = replace(earlier, seconds=1.0)

@@ -27,7 +27,7 @@ def plant(folder: Path, pid: int) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/loadavg").exists(), reason="needs /proc to foresee the pid")
-def test_a_launcher_starts_where_a_killed_one_had_its_process_id(
+def test_launcher_starts_with_the_pid_of_a_killed_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -41,7 +41,7 @@ def test_a_launcher_starts_where_a_killed_one_had_its_process_id(
     assert finished.returncode == 0
 
 
-def test_only_what_the_dead_have_left_is_removed(tmp_path: Path) -> None:
+def test_only_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     living = plant(tmp_path, os.getpid())
     (tmp_path / "ompi.vm.0").mkdir()
     (tmp_path / "ompi.notes").write_text("somebody's")
@@ -58,7 +58,7 @@ def test_only_what_the_dead_have_left_is_removed(tmp_path: Path) -> None:
     )
 
 
-def test_shared_memory_of_the_dead_is_removed(tmp_path: Path) -> None:
+def test_shared_memory_of_dead_processes_is_removed(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -89,7 +89,7 @@ sys.stdin.read()
 """
 
 
-def test_a_run_removes_what_killed_ranks_of_other_hosts_runs_have_left(tmp_path: Path) -> None:
+def test_run_removes_shared_memory_of_killed_multi_host_ranks(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLDER, "prterun-elsewhere-2@1", str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as rank:
@@ -106,7 +106,7 @@ def test_a_run_removes_what_killed_ranks_of_other_hosts_runs_have_left(tmp_path:
     assert not theirs.exists()
 
 
-def test_shared_memory_is_where_the_user_or_the_cluster_wants_it(tmp_path: Path) -> None:
+def test_shared_memory_location_can_be_configured(tmp_path: Path) -> None:
     run = {"PMIX_NAMESPACE": "prterun-host-1@1"}
     asked = {"OMPI_MCA_btl_sm_backing_directory": "/somewhere"}
     assert launch.own_shared_memory(run | asked, tmp_path) == {}
@@ -128,7 +128,7 @@ mpi.world().barrier()
 
 
 @pytest.mark.skipif(not launch.SHARED_MEMORY.is_dir(), reason="no /dev/shm on this system")
-def test_each_run_has_shared_memory_of_its_own() -> None:
+def test_each_run_has_its_own_shared_memory() -> None:
     """Two runs whose 16-bit names are equal would crash."""
     finished = ranks.run(2, "-c", MAPPED, limit=120)
     run, *segments = finished.output.splitlines()
@@ -154,7 +154,7 @@ mpi.world().barrier()
 
 
 @pytest.mark.skipif(not launch.SHARED_MEMORY.is_dir(), reason="no /dev/shm on this system")
-def test_shared_memory_of_a_killed_run_goes_with_the_next_start(tmp_path: Path) -> None:
+def test_next_start_removes_shared_memory_of_a_killed_run(tmp_path: Path) -> None:
     note = tmp_path / "note"
     finished = ranks.run(2, "-c", KILLED, limit=120, variables={"NOTE": str(note)})
     assert finished.returncode != 0
@@ -172,13 +172,13 @@ mpi.world().barrier()
 """
 
 
-def test_ranks_on_one_host_open_no_port() -> None:
-    """Whoever starts them: the launcher alone tells them where they are."""
+def test_ranks_on_one_host_open_no_ports() -> None:
+    """However they are started: only the launcher tells them where they run."""
     finished = ranks.run(2, "-c", LISTENING, limit=120)
     assert finished.output == "[]\n[]\n"
 
 
-def test_ranks_on_several_hosts_keep_the_network() -> None:
+def test_ranks_on_several_hosts_use_the_network() -> None:
     size = "OMPI_COMM_WORLD_SIZE"
     assert launch.off_the_network({size: "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
     assert not launch.off_the_network({size: "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
@@ -200,7 +200,7 @@ print(got.tolist(), os.environ.get("OMPI_MCA_btl"))
 
 
 @pytest.mark.parametrize(("asked", "left"), [({}, 0), ({"OMPI_MCA_btl": "self,sm"}, 1)])
-def test_a_process_without_a_launcher_leaves_no_shared_memory(
+def test_process_without_a_launcher_leaves_no_shared_memory(
     tmp_path: Path, asked: dict[str, str], left: int
 ) -> None:
     """Nor does it hand its settings on; with shared memory Open MPI leaves a segment."""
@@ -217,7 +217,7 @@ def test_a_process_without_a_launcher_leaves_no_shared_memory(
     assert len(list(tmp_path.iterdir())) == left
 
 
-def test_what_the_user_asks_of_the_network_is_kept() -> None:
+def test_user_network_settings_are_kept() -> None:
     asked = {"OMPI_MCA_btl": "self,sm,tcp"}
     finished = ranks.run(2, "-c", LISTENING, limit=120, variables=asked)
     assert finished.output.count("0.0.0.0") == 2
@@ -236,7 +236,9 @@ def test_what_the_user_asks_of_the_network_is_kept() -> None:
         ("lib64/openmpi/lib/libmpi.so.40", "bin/mpiexec", False),  # Fedora's is beside its own lib
     ],
 )
-def test_the_mpiexec_of_a_library(tmp_path: Path, library: str, program: str, found: bool) -> None:
+def test_mpiexec_is_found_beside_its_library(
+    tmp_path: Path, library: str, program: str, found: bool
+) -> None:
     paths = [tmp_path / library, tmp_path / program]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +246,7 @@ def test_the_mpiexec_of_a_library(tmp_path: Path, library: str, program: str, fo
     assert launch.mpiexec_of(paths[0]) == (paths[1] if found else None)
 
 
-def test_the_named_library_decides_unless_an_mpiexec_is_named(
+def test_mpiexec_variable_overrides_the_named_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, program = tmp_path / "lib" / "libmpi.so.40", tmp_path / "bin" / "mpiexec"

@@ -91,13 +91,13 @@ def is_stuck(silent: float, pid: int, cpu: float) -> bool:
     return main_thread.keeps_the_lock(silent, *seen_since(pid, cpu))
 
 
-def test_a_rank_that_computes_is_stuck(silent_after):
+def test_rank_computing_in_c_is_stuck(silent_after):
     process, cpu = silent_after(COMPUTES_IN_C)
     wait_until(lambda: is_stuck(1.1, process.pid, cpu))
     assert not is_stuck(0.9, process.pid, cpu), "signs come ten times a second, but not exactly"
 
 
-def test_a_rank_without_a_core_is_not(silent_after):
+def test_rank_without_a_core_is_stuck_only_after_five_seconds(silent_after):
     process, cpu = silent_after("while True: pass")
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
@@ -107,13 +107,13 @@ def test_a_rank_without_a_core_is_not(silent_after):
     assert is_stuck(5.1, process.pid, cpu), "no machine keeps a rank from its core for so long"
 
 
-def test_a_rank_that_sleeps_in_c_is_stuck_a_little_later(silent_after):
+def test_rank_sleeping_in_c_is_stuck_a_little_later(silent_after):
     process, cpu = silent_after(SLEEPS_IN_C)
     wait_until(lambda: is_stuck(2.1, process.pid, cpu))
     assert not is_stuck(1.9, process.pid, cpu)
 
 
-def test_own_seconds_are_those_of_the_main_thread():
+def test_own_seconds_are_cpu_time_of_the_main_thread():
     before, of_all = own_cpu_seconds(), time.process_time()
     while time.process_time() < of_all + 0.1:
         pass
@@ -121,7 +121,7 @@ def test_own_seconds_are_those_of_the_main_thread():
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="no allocation collects garbage there")
-def test_nothing_is_destroyed_while_another_threads_frames_are_looked_at():
+def test_no_collection_while_reading_frames_of_other_threads():
     # What a collection destroys can let the other thread go on, and its frames go: that crashed.
     command = [sys.executable, "-c", COUNTS_COLLECTIONS]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

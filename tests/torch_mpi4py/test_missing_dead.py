@@ -50,15 +50,15 @@ def survivors_go_on(call: str, dies: int, size: int = 3) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_dead_rank_is_named(call: str) -> None:
+def test_dead_rank_is_named(call: str) -> None:
     survivors_go_on(call, 1)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_also_that_which_served_the_store(call: str) -> None:
+def test_dead_rank_serving_the_store_is_named(call: str) -> None:
     survivors_go_on(call, 0)
 
 
-def test_who_shrinks_frees_those_that_wait_for_it_in_new_group() -> None:
+def test_shrinking_frees_ranks_waiting_in_new_group() -> None:
     """Rank 3, which dies, is no member; rank 2 is one, and does not come."""
     survivors_go_on("rank == 2 or dist.new_group([0, 1, 2])", 3, size=4)

@@ -37,7 +37,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_readme_s_program_on_gloo(root: Path) -> None:
+def test_readme_program_on_gloo(root: Path) -> None:
     text = (root / "packages/torch_mpi4py/README.md").read_text()
     (program,) = re.findall(r"```python\n([^`]*\"gloo\", init_method=\"mpi://\"[^`]*)```", text)
     names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")

@@ -27,7 +27,7 @@ def run(settings: str = "", n: int = 2, **variables: str) -> ranks.Run:
     return finished
 
 
-def test_it_works_with_one_warning_a_rank() -> None:
+def test_mpi_imported_first_warns_once_per_rank() -> None:
     finished = run()
     assert finished.returncode == 0, finished.output
     assert finished.output.count("sum 2") == 2, finished.output
@@ -37,7 +37,7 @@ def test_it_works_with_one_warning_a_rank() -> None:
     assert "OMPI_MCA_smsc" not in finished.output, "the launcher has set it, so it is not lost"
 
 
-def test_nothing_is_said_where_nothing_is_lost() -> None:
+def test_no_warning_when_settings_are_already_right() -> None:
     settings = "mpi4py.rc.fast_reduce = False; mpi4py.rc.finalize = False"
     finished = run(settings, OMPI_MCA_btl="^tcp,ofi")
     assert finished.returncode == 0, finished.output
@@ -45,7 +45,7 @@ def test_nothing_is_said_where_nothing_is_lost() -> None:
     assert WARNING not in finished.output
 
 
-def test_mpi_that_is_not_initialised_yet() -> None:
+def test_mpi_imported_but_not_initialised() -> None:
     finished = run("mpi4py.rc.initialize = False")
     assert finished.returncode == 0, finished.output
     assert "fast_reduce" in finished.output, finished.output
@@ -54,7 +54,7 @@ def test_mpi_that_is_not_initialised_yet() -> None:
 
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
-def test_too_few_threads_are_an_error_with_advice(level: str) -> None:
+def test_insufficient_thread_level_raises_with_advice(level: str) -> None:
     finished = run(f"mpi4py.rc.thread_level = {level!r}", n=1)
     assert finished.returncode != 0
     assert "MPI_THREAD_MULTIPLE" in finished.output, finished.output

@@ -38,7 +38,7 @@ def seconds_asleep() -> float:
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_bytes_that_come_wake_it(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_incoming_bytes_end_the_sleep(pair: tuple[socket.socket, socket.socket]) -> None:
     one, other = pair
     timer = threading.Timer(0.3, one.send, [b"x"])
     timer.start()
@@ -48,7 +48,7 @@ def test_bytes_that_come_wake_it(pair: tuple[socket.socket, socket.socket]) -> N
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_a_new_connection_wakes_it() -> None:
+def test_new_connection_ends_the_sleep() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         clients: list[socket.socket] = []
         address = server.getsockname()
@@ -61,7 +61,7 @@ def test_a_new_connection_wakes_it() -> None:
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_it_sleeps_shortly_while_there_is_something_to_send(
+def test_sleep_is_short_with_data_to_send(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = pair[0]  # the receiver, in this process, would wake it
@@ -79,7 +79,7 @@ def _takes_more(sender: socket.socket) -> bool:
         return False
 
 
-def test_without_connections_it_sleeps_in_pauses_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sleep_grows_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_tcp_sockets", lambda: ([], []))
     sleeper, began = network.Sleeper(), time.perf_counter()
     naps = 0
@@ -91,14 +91,14 @@ def test_without_connections_it_sleeps_in_pauses_that_grow(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("long_pauses", "pair")
 @pytest.mark.parametrize("left", [0.0, -1.0, 0.1])
-def test_it_sleeps_no_longer_than_it_may(left: float) -> None:
+def test_sleep_does_not_exceed_its_limit(left: float) -> None:
     began = time.perf_counter()
     network.Sleeper().sleep(left)
     assert time.perf_counter() - began < LONG_SECONDS / 2
 
 
 @pytest.mark.usefixtures("long_pauses")
-def test_a_connection_that_was_closed_meanwhile_is_forgotten(
+def test_closed_connection_is_forgotten(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     sleeper, closed = network.Sleeper(), pair[0].fileno()
@@ -110,7 +110,7 @@ def test_a_connection_that_was_closed_meanwhile_is_forgotten(
     assert closed not in sleeper._all
 
 
-def test_only_tcp_sockets_count(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_only_tcp_sockets_are_watched(pair: tuple[socket.socket, socket.socket]) -> None:
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
         socket.socket(socket.AF_UNIX) as local,

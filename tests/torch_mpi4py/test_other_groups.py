@@ -16,20 +16,20 @@ GROUP = "group 1 of PyTorch's nccl"
     ("enqueued", "completed", "unfinished"),
     [(-1, -1, {}), (1, -1, {"1": 1}), (1, 1, {}), (7, 4, {"1": 5}), (0, 0, {})],
 )
-def test_a_group_is_in_the_first_collective_that_has_not_ended(
+def test_unfinished_finds_the_first_incomplete_collective(
     enqueued: int, completed: int, unfinished: dict[str, int]
 ) -> None:
     status = {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
     assert other_groups.unfinished({"pg_status": {"1": status}}) == unfinished
 
 
-def test_a_record_of_another_form_says_nothing() -> None:
+def test_unknown_record_format_is_ignored() -> None:
     assert other_groups.unfinished({}) == {}
     assert other_groups.unfinished({"pg_status": {"1": {}}}) == {}
     assert other_groups.entry_of({}, "1", 1) is None
 
 
-def test_the_entry_is_of_that_group_and_number_and_no_message() -> None:
+def test_entry_matches_group_and_number_and_skips_messages() -> None:
     entries = [
         {"pg_id": 0, "collective_seq_id": 5, "is_p2p": False},
         {"pg_id": 1, "collective_seq_id": 5, "is_p2p": True},
@@ -60,7 +60,7 @@ def report(**kinds: str) -> HangReport:
     return HangReport.of(seen)
 
 
-def test_a_report_says_who_is_not_in_it() -> None:
+def test_report_names_ranks_outside_the_collective() -> None:
     found = report(rank_0="all_reduce", rank_1="all_reduce").with_stuck([0, 1])
     assert found.diagnosis == (
         "Ranks 0 and 1 are stuck in C code [cell 4, line 2], where no signal reaches it. Ranks 0 "
@@ -70,7 +70,7 @@ def test_a_report_says_who_is_not_in_it() -> None:
     assert "open: all_reduce, in group 1 of PyTorch's nccl" in found.table()
 
 
-def test_a_report_says_who_calls_what() -> None:
+def test_report_names_the_collective_of_each_rank() -> None:
     found = report(rank_0="all_reduce", rank_1="broadcast", rank_2="broadcast")
     assert "Rank 0 is in all_reduce, in group" in found.diagnosis
     assert "Ranks 1 and 2 are in broadcast" in found.diagnosis

@@ -7,7 +7,7 @@ import time
 from tests import ranks
 
 
-def test_a_run_past_its_limit_is_killed_with_its_ranks():
+def test_run_past_its_limit_is_killed_with_its_ranks():
     start = time.monotonic()
     ended = ranks.run(
         2, "-c", "import threading; threading.Event().wait()", limit=3, leave_within=2

@@ -213,7 +213,7 @@ def wrong(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Out
 
 
 @pytest.mark.timeout(600)  # three starts of ranks
-def test_the_example_of_the_readme_fails_as_it_says(root: Path, project: Path) -> None:
+def test_readme_example_fails_as_documented(root: Path, project: Path) -> None:
     answer = run_pytest(project, "-q")
     assert answer.returncode == 1, answer.stdout + answer.stderr
     assert "3 passed" in answer.stdout
@@ -226,7 +226,7 @@ def test_the_example_of_the_readme_fails_as_it_says(root: Path, project: Path) -
 
 
 @pytest.mark.timeout(600)
-def test_two_processes_of_pytest_xdist_have_ranks_of_their_own(project: Path) -> None:
+def test_xdist_workers_have_their_own_ranks(project: Path) -> None:
     answer = run_pytest(project, "-n", "2", "-v", "-k", "not meet")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "3 passed" in answer.stdout
@@ -234,7 +234,7 @@ def test_two_processes_of_pytest_xdist_have_ranks_of_their_own(project: Path) ->
 
 
 @pytest.mark.timeout(300)
-def test_ordinary_tests_before_and_after_end_as_they_should(tmp_path: Path) -> None:
+def test_ordinary_tests_before_and_after_finish_normally(tmp_path: Path) -> None:
     """What they have set up for their module ends with it, also where a test on ranks is last."""
     (tmp_path / "test_mixed.py").write_text(MIXED)
     (tmp_path / "test_plain.py").write_text(
@@ -253,7 +253,7 @@ def test_good_tests_pass(wrong: dict[str, Outcome], name: str) -> None:
     assert wrong[name].status == "passed", wrong[name].text
 
 
-def test_ranks_are_kept_from_test_to_test(wrong: dict[str, Outcome]) -> None:
+def test_ranks_are_reused_between_tests(wrong: dict[str, Outcome]) -> None:
     for turn in ("1", "2"):
         found = wrong[f"test_ranks_are_kept[{turn}]"]
         assert found.status == "passed", found.text
@@ -269,13 +269,13 @@ def test_failure_shows_values_and_names_the_rank(wrong: dict[str, Outcome]) -> N
     assert "printed by 1" in found.text
 
 
-def test_equal_failures_are_told_once(wrong: dict[str, Outcome]) -> None:
+def test_equal_failures_are_reported_once(wrong: dict[str, Outcome]) -> None:
     text = wrong["test_all_are_wrong"].text
     assert "--- ranks 0, 1 and 2 of 3 failed ---" in text
     assert text.count("ValueError: the same everywhere") == 2  # headline and traceback
 
 
-def test_hang_is_reported_in_its_time(wrong: dict[str, Outcome]) -> None:
+def test_hang_is_reported_within_its_limit(wrong: dict[str, Outcome]) -> None:
     found = wrong["test_hangs"]
     assert found.status == "failed"
     assert found.seconds < 30
@@ -336,13 +336,13 @@ def test_skips_and_expected_failures_count_where_ranks_agree(wrong: dict[str, Ou
     assert "--- rank 1 of 2 skipped ---" in found.text
 
 
-def test_names_that_differ_between_processes_are_refused(wrong: dict[str, Outcome]) -> None:
+def test_parameters_differing_between_processes_fail(wrong: dict[str, Outcome]) -> None:
     found = next(v for name, v in wrong.items() if name.startswith("test_has_another_name"))
     assert found.status == "failed"
     assert "don't build parameters from random numbers" in found.text
 
 
-def test_rank_is_for_marked_tests(wrong: dict[str, Outcome]) -> None:
+def test_rank_fixture_requires_the_mark(wrong: dict[str, Outcome]) -> None:
     found = wrong["test_rank_without_the_mark"]
     assert found.status == "error"
     assert "are for tests marked @pytest.mark.ranks(n)" in found.text
@@ -358,7 +358,7 @@ def test_rank_is_for_marked_tests(wrong: dict[str, Outcome]) -> None:
         ("ranks(2, timeout=0)", "timeout is a number of seconds, not 0"),
     ],
 )
-def test_wrong_mark_is_refused(tmp_path: Path, mark: str, complaint: str) -> None:
+def test_invalid_mark_raises(tmp_path: Path, mark: str, complaint: str) -> None:
     program = f"import pytest\n\n\n@pytest.mark.{mark}\ndef test_nothing():\n    pass\n"
     (tmp_path / "test_it.py").write_text(program)
     answer = run_pytest(tmp_path)
@@ -366,7 +366,7 @@ def test_wrong_mark_is_refused(tmp_path: Path, mark: str, complaint: str) -> Non
     assert complaint in answer.stdout + answer.stderr
 
 
-def test_pytest_itself_imports_neither_torch_nor_mpi(tmp_path: Path) -> None:
+def test_pytest_process_imports_neither_torch_nor_mpi(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\n\ndef test_nothing():\n"
         "    assert 'torch_mpi4py.testing.plugin' in sys.modules\n"
@@ -434,7 +434,7 @@ def of(*told: Sequence[pytest.TestReport]) -> tuple[Result, dict[int, Sequence[p
     return Result(answers, 1.0), dict(enumerate(told))
 
 
-def test_verdict_is_the_ranks_own_where_they_agree() -> None:
+def test_verdict_is_kept_when_ranks_agree() -> None:
     assert verdict(*of([report("passed")], [report("passed")])).outcome == "passed"
     skipped = report("skipped", ("test_it.py", 3, "Skipped: no GPU"))
     found = verdict(*of([skipped], [skipped]))
@@ -449,7 +449,7 @@ def test_error_in_the_teardown_of_one_rank_fails_the_test() -> None:
     assert "teardown" in found.text
 
 
-def test_silent_rank_is_said_to_have_written_no_stacks() -> None:
+def test_silent_rank_is_reported_without_stacks() -> None:
     result = Result([Answer(0, [{"outcome": "passed"}]), Answer(1)], 5.0)
     found = verdict(result, {0: [report("passed")]})
     assert found.outcome == "failed"

@@ -146,7 +146,7 @@ def test_without_fault_tolerance(tmp_path: Path, mpi: str, request: pytest.Fixtu
     assert lines[2].startswith("Deadlock: ranks 0 and 1 both receive first"), lines
 
 
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_killed_ranks_leave_no_board_files(tmp_path: Path) -> None:
     """Also where there are no memory files: the ranks remove their files once all have them."""
     temporary = tmp_path / "t"
     temporary.mkdir()
@@ -199,7 +199,7 @@ def test_the_heartbeat_shows_programs_and_the_cells_of_any_ipython() -> None:
     assert "all is shown\n" in finished.output, finished.output
 
 
-def test_who_asks_for_the_shell_while_ipython_is_imported_gets_none(tmp_path: Path) -> None:
+def test_shell_is_none_while_ipython_is_being_imported(tmp_path: Path) -> None:
     """As the heartbeat's thread may; the module has no function yet."""
     imported = "from torch_mpi4py.board import call_site\nprint(call_site.shell())\n"
     (tmp_path / "IPython.py").write_text(f"{imported}def get_ipython(): return 'made'\n{imported}")

@@ -31,7 +31,7 @@ def test_survivors_go_on(last_one: ranks.Run, part: str, survivors: int) -> None
     )
 
 
-def test_the_last_one_keeps_its_exit_status(last_one: ranks.Run) -> None:
+def test_last_survivor_keeps_its_exit_status(last_one: ranks.Run) -> None:
     assert "Traceback" not in last_one.output
     assert last_one.returncode == 7, last_one.output
     assert not last_one.left_behind
@@ -46,7 +46,7 @@ except mpi.CommunicationError as error:
 """
 
 
-def test_without_fault_tolerance_the_way_out_is_named() -> None:
+def test_shrink_without_fault_tolerance_raises_with_advice() -> None:
     done = ranks.run(1, "-c", WITHOUT_FAULT_TOLERANCE, limit=120, ulfm=False)
     assert done.returncode == 0, done.output
     assert "refused: shrink: this MPI has no fault tolerance" in done.output

@@ -55,7 +55,7 @@ def run(backend: str, variables: dict[str, str]) -> ranks.Run:
 
 
 @pytest.mark.skipif(TorchVersion(__version__) >= (2, 14), reason="PyTorch 2.14 asks for its own")
-def test_before_torch_2_14_the_way_out_is_named(variables: dict[str, str]) -> None:
+def test_torch_before_2_14_raises_with_advice(variables: dict[str, str]) -> None:
     finished = run("mpi4py", variables)
     assert finished.returncode != 0
     assert "unset the variable, or update PyTorch to 2.14" in finished.output, finished.output
@@ -63,12 +63,12 @@ def test_before_torch_2_14_the_way_out_is_named(variables: dict[str, str]) -> No
 
 
 @pytest.mark.skipif(TorchVersion(__version__) < (2, 14), reason="PyTorch asks it for all before")
-def test_from_torch_2_14_on_it_works(variables: dict[str, str]) -> None:
+def test_torch_2_14_or_later_works(variables: dict[str, str]) -> None:
     finished = run("mpi4py", variables)
     assert finished.returncode == 0, finished.output
     assert finished.output.count("sum 2") == 2, finished.output
 
 
-def test_torchcomms_is_asked_for_its_own(variables: dict[str, str]) -> None:
+def test_torchcomms_handles_its_own_backends(variables: dict[str, str]) -> None:
     finished = run("gloo", variables)
     assert "torchcomms was asked for gloo" in finished.output, finished.output

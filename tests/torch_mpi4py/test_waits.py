@@ -132,7 +132,7 @@ def test_every_wait_is_listed_with_its_bound(root: Path, modules: dict[str, str]
         "with a_new_lock: pass",
     ],
 )
-def test_a_new_wait_is_noticed(root: Path, modules: dict[str, str], added: str) -> None:
+def test_new_wait_is_detected(root: Path, modules: dict[str, str], added: str) -> None:
     source = modules["faults.deaths"] + f"\n\ndef added():\n    {added}\n"
     problems = complaints(
         waits_of(source, "faults.deaths"), (root / PACKAGE / "WAITS.md").read_text()
@@ -140,6 +140,6 @@ def test_a_new_wait_is_noticed(root: Path, modules: dict[str, str], added: str) 
     assert any("deaths.added" in problem for problem in problems), problems
 
 
-def test_what_has_a_deadline_need_not_be_listed() -> None:
+def test_wait_with_a_deadline_need_not_be_listed() -> None:
     source = "def f():\n    deadlines.call(comm, 'f', 1.0, lambda: comm.Create_group(group))"
     assert not list(waits_of(source, "module"))

@@ -45,11 +45,11 @@ deadlines.watch()
 
 
 @pytest.mark.parametrize("what", [A_DESCRIPTOR_OF_OTHERS_IS_CLOSED, MANY_FILES_ARE_OPEN])
-def test_a_deadline_still_ends_a_call(root: Path, what: str) -> None:
+def test_deadline_still_ends_a_call(root: Path, what: str) -> None:
     assert said(root, f"{what}\nprint(hang(1.0))") == "DeadlineError"
 
 
-def test_other_signals_make_no_look_come_sooner(root: Path) -> None:
+def test_other_signals_do_not_shorten_the_interval(root: Path) -> None:
     program = """
 looks, note = [], heartbeat.note
 heartbeat.note = lambda: (looks.append(time.monotonic()), note())
@@ -66,7 +66,7 @@ print(apart[len(apart) // 2] > 0.09)
     assert said(root, program) == "True"
 
 
-def test_the_interrupt_of_a_forked_child_is_none_of_its_parent(root: Path) -> None:
+def test_interrupt_of_a_forked_child_does_not_reach_its_parent(root: Path) -> None:
     program = """
 signal.signal(signal.SIGINT, signal.default_int_handler)
 deadlines.watch()
@@ -80,7 +80,7 @@ print(hang(2.0), *os.wait()[1:])
     assert said(root, program) == "DeadlineError 0"
 
 
-def test_what_fails_at_a_beat_keeps_nothing_else_from_its_turn(root: Path) -> None:
+def test_failing_beat_callback_does_not_block_the_others(root: Path) -> None:
     program = """
 import contextlib, io
 turns = []
@@ -101,7 +101,7 @@ print(turns.count("had its turn") >= 4, printed.getvalue().count("ValueError: at
     assert said(root, program) == "True 1"
 
 
-def test_the_garbage_collection_that_the_program_switches_off_stays_off(root: Path) -> None:
+def test_garbage_collection_disabled_by_the_program_stays_off(root: Path) -> None:
     """The watcher switches it off for a moment, on Python 3.11, and on again."""
     program = """
 import gc, sys
@@ -127,7 +127,7 @@ print(wrong, gc.isenabled())
     assert said(root, program) == "0 True"
 
 
-def test_a_call_that_ends_while_its_report_is_made_is_left_alone(root: Path) -> None:
+def test_call_ending_during_its_report_is_left_alone(root: Path) -> None:
     program = """
 began, ended = threading.Event(), threading.Event()
 
@@ -151,7 +151,7 @@ print(operation.reason, comm.Is_revoked())
     assert said(root, program) == "None False"
 
 
-def test_a_collective_after_its_channel_was_given_up_ends_at_once(root: Path) -> None:
+def test_collective_on_an_abandoned_channel_ends_at_once(root: Path) -> None:
     """Nothing is left in the queue, for which the group would wait when it is closed."""
     program = """
 from datetime import timedelta
@@ -188,7 +188,7 @@ os._exit(0)
     assert said(root, program) == "RevokedError True 0"
 
 
-def test_cells_that_are_told_are_not_followed_as_well(root: Path) -> None:
+def test_announced_cells_override_ipython_tracking(root: Path) -> None:
     """A rank that starts slowly finds its IPython before it says that it will tell its cells."""
     program = """
 from IPython.core.interactiveshell import InteractiveShell

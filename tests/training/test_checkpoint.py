@@ -34,7 +34,7 @@ def parts() -> dict:
 
 
 @pytest.mark.parametrize("steps", [0, 5, 7, 12])  # the start, between epochs, within two of them
-def test_resume_is_exact_bit_for_bit(tmp_path: Path, steps: int) -> None:
+def test_resume_is_bitwise_exact(tmp_path: Path, steps: int) -> None:
     wanted = interrupted.uninterrupted()
     interrupted.save_after(steps, tmp_path / "run.pt")
     assert interrupted.resume(tmp_path / "run.pt") == wanted
@@ -57,7 +57,7 @@ def test_resume_in_another_process(tmp_path: Path, root: Path) -> None:
     assert ended.stdout.strip() == interrupted.uninterrupted()
 
 
-def test_a_failed_write_leaves_the_older_file(tmp_path: Path, parts: dict) -> None:
+def test_failed_write_keeps_the_older_file(tmp_path: Path, parts: dict) -> None:
     path = tmp_path / "run.pt"
     save_checkpoint(path, **parts, **PLACE)
     older = path.read_bytes()
@@ -67,7 +67,7 @@ def test_a_failed_write_leaves_the_older_file(tmp_path: Path, parts: dict) -> No
     assert [file.name for file in tmp_path.iterdir()] == ["run.pt"]
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path, parts: dict) -> None:
+def test_missing_folder_raises(tmp_path: Path, parts: dict) -> None:
     with pytest.raises(CheckpointError, match="FileNotFoundError"):
         save_checkpoint(tmp_path / "missing" / "run.pt", **parts, **PLACE)
     with pytest.raises(CheckpointError, match="could not read"):
@@ -75,9 +75,7 @@ def test_a_missing_folder_is_reported(tmp_path: Path, parts: dict) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_damaged_file_is_reported_and_changes_nothing(
-    tmp_path: Path, parts: dict, share: float
-) -> None:
+def test_damaged_file_raises_and_changes_nothing(tmp_path: Path, parts: dict, share: float) -> None:
     path = tmp_path / "run.pt"
     save_checkpoint(path, **parts, **PLACE)
     content = path.read_bytes()
@@ -90,7 +88,7 @@ def test_a_damaged_file_is_reported_and_changes_nothing(
     assert torch.equal(parts["model"].weight, before + 1)
 
 
-def test_a_file_that_runs_code_is_refused(tmp_path: Path, parts: dict) -> None:
+def test_file_containing_code_raises(tmp_path: Path, parts: dict) -> None:
     class Evil:
         def __reduce__(self):
             return (print, ("ran",))
@@ -100,7 +98,7 @@ def test_a_file_that_runs_code_is_refused(tmp_path: Path, parts: dict) -> None:
         load_checkpoint(tmp_path / "run.pt", **parts)
 
 
-def test_what_does_not_fit_is_reported(tmp_path: Path, parts: dict) -> None:
+def test_mismatched_checkpoint_raises(tmp_path: Path, parts: dict) -> None:
     path = tmp_path / "run.pt"
     save_checkpoint(path, **parts, **PLACE)
     other = nn.Linear(3, 2)

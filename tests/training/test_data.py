@@ -36,12 +36,12 @@ def test_digits_have_the_documented_shape() -> None:
     assert labels.tolist() == [training[3][1], training[1][1]]
 
 
-def test_digits_file_is_the_one_that_its_readme_describes() -> None:
+def test_digits_file_matches_its_readme() -> None:
     digest = hashlib.sha256(Path(data.__file__).with_name("digits.npz").read_bytes()).hexdigest()
     assert digest in (DATA_FOLDER / "README.md").read_text()
 
 
-def test_real_mnist_where_the_data_root_has_it() -> None:
+def test_real_mnist_is_loaded_when_present() -> None:
     root = data.data_root()
     if not (root / "MNIST" / "raw").is_dir():
         pytest.skip("set COURSE_DATA to a folder with MNIST to run this")
@@ -54,12 +54,12 @@ def test_real_mnist_where_the_data_root_has_it() -> None:
     assert len(training) > len(test) >= 1000
 
 
-def test_another_name_is_refused_with_the_choices() -> None:
+def test_unknown_name_raises_with_the_choices() -> None:
     with pytest.raises(ValueError, match="digits, mnist, fashion_mnist, cifar10"):
         data.load("imagenet")
 
 
-def test_without_a_network_the_error_names_the_data_root_and_the_digits(
+def test_offline_error_names_data_root_and_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COURSE_OFFLINE", "1")
@@ -71,7 +71,7 @@ def test_without_a_network_the_error_names_the_data_root_and_the_digits(
     assert "load('digits')" in message
 
 
-def test_a_data_root_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
+def test_data_root_that_is_a_file_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(data.DataUnavailableError, match="data root"):
         data.load("mnist", root=tmp_path / "file")
@@ -93,7 +93,7 @@ def mnist_files() -> dict[str, bytes]:
     return files
 
 
-def test_damaged_files_are_a_clear_error(tmp_path: Path) -> None:
+def test_damaged_files_raise(tmp_path: Path) -> None:
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name, content in mnist_files().items():
@@ -163,7 +163,7 @@ lock = FileLock(sys.argv[1]); lock.acquire(); print("held", flush=True); time.sl
 """
 
 
-def test_waiting_for_another_download_ends_and_a_killed_one_does_not_block(
+def test_wait_for_download_times_out_and_survives_killed_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from course_lib.training.vision import torchvision
@@ -190,9 +190,7 @@ def test_data_root_prefers_argument_then_variable(monkeypatch: pytest.MonkeyPatc
     assert data.data_root() == DATA_FOLDER / "downloads"
 
 
-def test_the_first_data_set_on_disk_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_data_set_on_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
     training, test, name = data.load_available("mnist", "digits")
     assert (name, len(training), len(test)) == ("digits", 1437, 360)
@@ -227,7 +225,7 @@ def test_images_are_resized() -> None:
         data.load_available("digits", size=0)
 
 
-def test_real_mnist_is_preferred_where_the_data_root_has_it() -> None:
+def test_real_mnist_is_preferred_when_present() -> None:
     root = data.data_root()
     if not (root / "MNIST" / "raw").is_dir():
         pytest.skip("set COURSE_DATA to a folder with MNIST to run this")

@@ -36,7 +36,7 @@ def test_batches_cover_every_sample_once() -> None:
             loops.batches(samples, batch_size, seed=3, first=first)
 
 
-def test_accuracy_counts_and_leaves_the_mode_alone() -> None:
+def test_accuracy_is_exact_and_keeps_the_training_mode() -> None:
     labels = torch.tensor([0, 1, 2, 1])
     images = torch.eye(3)[[0, 1, 2, 2]]  # as logits: the last one is wrong
     model = torch.nn.Identity()
@@ -50,7 +50,7 @@ def test_accuracy_counts_and_leaves_the_mode_alone() -> None:
     assert not model.training
 
 
-def test_seeds_of_ranks_are_unrelated_and_repeat() -> None:
+def test_rank_seeds_are_independent_and_repeatable() -> None:
     seeds = [loops.set_seed_of_rank(seed, rank) for seed in range(10) for rank in range(10)]
     assert len(set(seeds)) == 100
     assert loops.set_seed_of_rank(3, 4) == seeds[34]
@@ -61,7 +61,7 @@ def test_seeds_of_ranks_are_unrelated_and_repeat() -> None:
         loops.set_seed_of_rank(-1, 0)
 
 
-def test_batches_go_on_in_the_middle_of_an_epoch() -> None:
+def test_batches_resume_in_the_middle_of_an_epoch() -> None:
     every = [batch.tolist() for batch in loops.batches(10, 4, seed=3)]
     for first in range(5):
         rest = [batch.tolist() for batch in loops.batches(10, 4, seed=3, first=first)]
@@ -108,7 +108,7 @@ def test_resnet_learns() -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_checksums_tell_bits_apart() -> None:
+def test_checksum_detects_one_changed_bit() -> None:
     loops.set_seed(0)
     model = MLP(4, (3,), 2)
     first = checksum(model)

@@ -14,7 +14,7 @@ def test_shapes_and_size() -> None:
     assert parameter_count(model.blocks) == 3 * block
 
 
-def test_every_row_counts_and_so_does_its_place() -> None:
+def test_output_depends_on_every_row_and_its_position() -> None:
     torch.manual_seed(0)
     model = Transformer(size=8, width=16).double()
     images = torch.rand(1, 1, 8, 8, dtype=torch.float64, requires_grad=True)
@@ -23,7 +23,7 @@ def test_every_row_counts_and_so_does_its_place() -> None:
     assert not torch.allclose(model(images), model(images.flip(2)))
 
 
-def test_attention_is_pytorchs() -> None:
+def test_attention_equals_pytorch() -> None:
     torch.manual_seed(0)
     ours = Attention(width=8, heads=2).double()
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
@@ -35,6 +35,6 @@ def test_attention_is_pytorchs() -> None:
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0], rtol=0, atol=1e-12)
 
 
-def test_heads_must_share_the_width() -> None:
+def test_width_must_be_divisible_by_heads() -> None:
     with pytest.raises(ValueError, match="3 heads cannot share a width of 8"):
         Attention(8, 3)

@@ -86,9 +86,9 @@ def test_torchvision_works_without_its_operator_library() -> None:
     assert run(WITHOUT_LIBRARY) == "works"
 
 
-def test_nothing_changes_where_the_operators_are_there() -> None:
+def test_loadable_operator_library_is_left_unchanged() -> None:
     assert run(WITH_LIBRARY) == "works"
 
 
-def test_declares_exactly_when_the_installed_library_does_not_load() -> None:
+def test_operators_are_declared_only_if_library_fails_to_load() -> None:
     assert run(REAL_LIBRARY) in ("loads 0", "does not load 1")

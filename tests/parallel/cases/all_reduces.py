@@ -45,7 +45,7 @@ def require_one_result(tensor: torch.Tensor) -> None:
     assert len(set(results)) == 1, "the ranks have different results"
 
 
-def case_integers_equal_the_librarys(rank, size):
+def case_integers_equal_library_result(rank, size):
     for dtype in (*WHOLE, torch.bool):
         operations = [ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, *BITS]
         if dtype in WHOLE:
@@ -63,7 +63,7 @@ def case_integers_equal_the_librarys(rank, size):
                 assert bits(result) == bits(expected), (name, dtype, op)
 
 
-def case_sums_wrap_round_as_in_torch(rank, size):
+def case_integer_sums_wrap_as_in_torch(rank, size):
     for dtype in WHOLE:
         mine = numbers(rank, 37, dtype)
         signed = mine.view(getattr(torch, f"int{8 * dtype.itemsize}"))
@@ -92,7 +92,7 @@ def case_every_length(rank, size):
             assert torch.equal(result, expected), (name, numel)
 
 
-def case_floats_are_near_the_librarys_and_alike_on_all_ranks(rank, size):
+def case_floats_match_library_and_agree_on_all_ranks(rank, size):
     """Terms have size 1; p - 1 <= 3 additions in any order round by p units in the last place.
 
     The narrow types are rounded from float32, which may turn a tie: 1 unit more of their own.
@@ -123,7 +123,7 @@ def case_floats_are_near_the_librarys_and_alike_on_all_ranks(rank, size):
                 assert (off <= 2 * size * epsilon * scale).all(), (name, dtype, op)
 
 
-def case_eight_bit_floats_are_rounded_once(rank, size):
+def case_eight_bit_floats_round_once(rank, size):
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         mine = torch.tensor([1.0, 0.25, -8.0, 3.0]).mul(rank + 1).to(dtype)
         expected = torch.stack(from_all_ranks(mine.float())).sum(0).to(dtype)
@@ -205,7 +205,7 @@ def counting(group, rank: int):
         yield counter
 
 
-def case_real_messages_and_bytes_are_those_of_the_formulas(rank, size):
+def case_measured_messages_and_bytes_match_the_formulas(rank, size):
     group = dist.group.WORLD
     for name, algorithm in ALGORITHMS.items():
         for numel in LENGTHS:
@@ -221,7 +221,7 @@ def case_real_messages_and_bytes_are_those_of_the_formulas(rank, size):
 
 
 @case(sizes=(3, 4))
-def case_in_a_part_of_the_ranks_in_another_order(rank, size):
+def case_subgroup_in_another_rank_order(rank, size):
     """Ranks of the group are not those of the world, and others stay out of it."""
     members = [size - 1, 0]
     group = dist.new_group(members, sort_ranks=False)
@@ -252,7 +252,7 @@ def case_long_messages_do_not_wait_for_each_other(rank, size):
     assert [tensor[2].item() for tensor in several] == [tens + turn * size for turn in range(20)]
 
 
-def case_what_has_no_meaning_is_refused(rank, size):
+def case_unsupported_arguments_raise(rank, size):
     for algorithm in ALGORITHMS.values():
         for tensor, op in (
             (torch.ones(2), ReduceOp.BAND),

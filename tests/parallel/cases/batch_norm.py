@@ -97,7 +97,7 @@ def case_options(rank, size):
     compare(rank, size, (CHANNELS, 4), eps=0.1, momentum=0.5)
 
 
-def case_far_from_zero(rank, size):
+def case_values_far_from_zero(rank, size):
     """A sum of squares would lose all digits at 1e8; 1e8 itself rounds to 1e-8."""
     torch.manual_seed(0)
     inputs = 1e8 + torch.randn(rows(size), CHANNELS, 4, dtype=torch.float64)

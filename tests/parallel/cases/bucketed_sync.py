@@ -65,7 +65,7 @@ def case_steps_equal_one_process(rank, size):
             assert model.frozen.grad is None
 
 
-def case_gradients_are_those_of_sync_gradients(rank, size):
+def case_gradients_equal_sync_gradients(rank, size):
     """With up to two ranks there is one order of adding; with more, p additions round."""
     inputs, labels = samples(BATCH)
     for sync in all_kinds(model := Toy(seed=0)):
@@ -85,7 +85,7 @@ def case_gradients_are_those_of_sync_gradients(rank, size):
 
 
 @case(sizes=(2,))
-def case_gradients_are_those_of_ddp(rank, size):
+def case_gradients_equal_ddp(rank, size):
     model = Toy(seed=0)
     reference = DDP(copy.deepcopy(model), find_unused_parameters=True)
     sync = BucketedGradientSync(model, bucket_bytes=300)
@@ -129,7 +129,7 @@ class Branches(nn.Module):
         return sum(self.branches[index](hidden).sum() for index in used)
 
 
-def case_ranks_that_use_different_parts_do_not_hang(rank, size):
+def case_ranks_using_different_parts_do_not_hang(rank, size):
     """A rank that is complete early must not send a bucket that another sends later."""
     for sync in all_kinds(model := Branches()):
         for turn in range(4):
@@ -157,7 +157,7 @@ def case_one_rank_without_backward_takes_part(rank, size):
         sync.remove()
 
 
-def case_accumulated_gradients_travel_once(rank, size):
+def case_accumulated_gradients_are_sent_once(rank, size):
     for sync in all_kinds(model := Toy(seed=0)):
         model.zero_grad()
         parts = [samples(BATCH, seed=10 * rank + turn) for turn in range(3)]
@@ -177,7 +177,7 @@ def case_accumulated_gradients_travel_once(rank, size):
         sync.remove()
 
 
-def case_what_only_an_early_pass_used_travels_too(rank, size):
+def case_parameters_used_only_in_an_early_pass_are_synced(rank, size):
     sync = BucketedGradientSync(model := Branches(), bucket_bytes=1)
     with sync.no_sync():
         model(torch.full((1, 2), float(rank)), [1]).backward()
@@ -187,7 +187,7 @@ def case_what_only_an_early_pass_used_travels_too(rank, size):
     assert torch.equal(model.branches[1].weight.grad, torch.full((2, 2), 2 * mean + 1))
 
 
-def case_a_bucket_leaves_before_backward_ends(rank, size):
+def case_bucket_is_sent_before_backward_ends(rank, size):
     left = []
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     for overlap, expected in ((True, [True, True, False]), (False, [False] * 3)):
@@ -237,7 +237,7 @@ def case_every_bucket_is_one_all_reduce_in_order(rank, size):
     assert [bucket.nbytes for bucket in sync.buckets] == [560, 1200, 80, 800, 440]
 
 
-def case_the_first_bucket_is_small(rank, size):
+def case_first_bucket_is_small(rank, size):
     layers = [nn.Linear(256, 512, bias=False) for _ in range(12)]  # half a MiB each
     for bucket_bytes, expected in ((25 * 2**20, [2, 10]), (2**21, [2, 4, 4, 2]), (2**19, [1] * 12)):
         sync = BucketedGradientSync(nn.Sequential(*layers), bucket_bytes=bucket_bytes)
@@ -245,7 +245,7 @@ def case_the_first_bucket_is_small(rank, size):
         sync.remove()
 
 
-def case_a_bucket_comes_where_its_last_parameter_does(rank, size):
+def case_bucket_order_follows_last_parameter(rank, size):
     """The double bucket is begun first and complete last; the other must not wait for it."""
     model = nn.Sequential(nn.Linear(2, 2).double(), nn.Linear(2, 2), nn.Linear(2, 2).double())
     sync = BucketedGradientSync(model)
@@ -274,7 +274,7 @@ def case_several_dtypes_and_strides(rank, size):
         sync.remove()
 
 
-def case_a_second_pass_is_refused(rank, size):
+def case_second_backward_pass_raises(rank, size):
     model = nn.Linear(2, 2)
     sync = BucketedGradientSync(model)
 
@@ -291,7 +291,7 @@ def case_a_second_pass_is_refused(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_a_sparse_gradient_is_refused_everywhere(rank, size):
+def case_sparse_gradient_raises_on_all_ranks(rank, size):
     embedding = nn.Embedding(4, 2, sparse=rank == 1)
     model = nn.Sequential(embedding, nn.Linear(2, 2))
     for sync in all_kinds(model):
@@ -308,7 +308,7 @@ def case_a_sparse_gradient_is_refused_everywhere(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_different_models_and_settings_are_refused_everywhere(rank, size):
+def case_different_models_or_settings_raise_on_all_ranks(rank, size):
     last = rank == size - 1
     partly_frozen = nn.Linear(6, 6)
     partly_frozen.bias.requires_grad_(not last)
@@ -320,7 +320,7 @@ def case_different_models_and_settings_are_refused_everywhere(rank, size):
     error_on_all_ranks(ValueError, BucketedGradientSync, model, reduction="product")
 
 
-def case_parameters_frozen_later_are_noticed(rank, size):
+def case_parameters_frozen_later_are_detected(rank, size):
     model = nn.Linear(2, 2)
     sync = BucketedGradientSync(model)
     model.bias.requires_grad_(False)
@@ -329,7 +329,7 @@ def case_parameters_frozen_later_are_noticed(rank, size):
 
 
 @case(sizes=(2, 3))
-def case_in_a_part_of_the_ranks(rank, size):
+def case_subgroup_of_ranks(rank, size):
     group = dist.new_group([size - 1, 0])
     model = nn.Linear(2, 2)
     model.weight.grad = torch.full((2, 2), float(rank))

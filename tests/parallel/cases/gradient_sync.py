@@ -101,7 +101,7 @@ def case_lenet_on_images_equals_one_process(rank, size):
     assert_matches_serial(model, serial, rtol=0, atol=1e-10)
 
 
-def case_unused_on_some_ranks_counts_as_zeros(rank, size):
+def case_parameter_unused_on_some_ranks_counts_as_zeros(rank, size):
     model = nn.ModuleDict({"even": nn.Linear(2, 2), "odd": nn.Linear(2, 2)})
     used = model["even" if rank % 2 == 0 else "odd"]
     used.weight.grad = torch.full((2, 2), float(size))
@@ -116,14 +116,14 @@ def case_unused_on_some_ranks_counts_as_zeros(rank, size):
         assert model["odd"].weight.grad is None
 
 
-def case_no_gradient_anywhere_stays_none(rank, size):
+def case_gradient_missing_on_all_ranks_stays_none(rank, size):
     model = Toy(seed=0)
     sync_gradients(model)
     assert all(parameter.grad is None for parameter in model.parameters())
     sync_gradients(nn.ReLU())
 
 
-def case_a_tied_parameter_is_averaged_once(rank, size):
+def case_tied_parameter_is_averaged_once(rank, size):
     model = Toy(seed=0)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1.0 + rank)
@@ -131,7 +131,7 @@ def case_a_tied_parameter_is_averaged_once(rank, size):
     assert (model.first.weight.grad == (size + 1) / 2).all()
 
 
-def case_a_frozen_parameter_keeps_what_it_has(rank, size):
+def case_frozen_parameter_keeps_its_gradient(rank, size):
     """Frozen after some steps, it still carries the gradient of the last one."""
     model = nn.Linear(2, 2)
     model.weight.grad = torch.full((2, 2), float(rank))
@@ -159,7 +159,7 @@ def case_several_dtypes_and_strides(rank, size):
         assert torch.equal(parameter.grad, (numbers + size - 1).to(parameter))
 
 
-def case_a_model_may_change_between_calls(rank, size):
+def case_model_may_change_between_calls(rank, size):
     """What is kept from call to call must notice."""
 
     def check(model, reduction="mean"):
@@ -200,7 +200,7 @@ def case_a_model_may_change_between_calls(rank, size):
     check(model)
 
 
-def case_what_an_earlier_call_gave_stays(rank, size):
+def case_gradients_of_an_earlier_call_are_not_overwritten(rank, size):
     model = nn.Linear(3, 2)
     model.weight.grad = torch.full((2, 3), 1.0 + rank)
     sync_gradients(model)
@@ -212,7 +212,7 @@ def case_what_an_earlier_call_gave_stays(rank, size):
     assert (model.weight.grad == 10).all()
 
 
-def case_after_a_failure_other_memory_is_used(rank, size):
+def case_failed_call_does_not_reuse_its_buffer(rank, size):
     """A call that was given up may still write to the memory it was given."""
     given = []
     all_reduce = dist.all_reduce
@@ -242,7 +242,7 @@ def case_after_a_failure_other_memory_is_used(rank, size):
     assert (model.weight.grad == (size + 1) / 2).all()
 
 
-def case_nothing_is_kept_of_a_model_that_has_gone(rank, size):
+def case_deleted_model_leaves_no_cached_state(rank, size):
     model = nn.Linear(3, 2)
     model.weight.grad = torch.ones(2, 3)
     sync_gradients(model)
@@ -252,7 +252,7 @@ def case_nothing_is_kept_of_a_model_that_has_gone(rank, size):
     assert parameter() is None
 
 
-def case_models_that_compare_by_value_are_told_apart(rank, size):
+def case_models_comparing_by_value_are_distinguished(rank, size):
     class Valued(nn.Linear):
         def __hash__(self):
             return 1
@@ -290,7 +290,7 @@ def case_one_message_for_all_parameters(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_a_sparse_gradient_is_refused_everywhere(rank, size):
+def case_sparse_gradient_raises_on_all_ranks(rank, size):
     embedding = nn.Embedding(4, 2, sparse=rank == 1)
     model = nn.Sequential(embedding, nn.Linear(2, 2))
     model(torch.tensor([1, 2])).sum().backward()
@@ -300,7 +300,7 @@ def case_a_sparse_gradient_is_refused_everywhere(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_different_models_are_refused_everywhere(rank, size):
+def case_different_models_raise_on_all_ranks(rank, size):
     last = rank == size - 1
     turned = nn.Linear(2, 6, bias=False) if last else nn.Linear(6, 2, bias=False)
     turned.weight.grad = torch.ones_like(turned.weight)
@@ -327,7 +327,7 @@ def case_different_models_are_refused_everywhere(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_a_rank_outside_of_the_group_is_told_so(rank, size):
+def case_rank_outside_the_group_raises(rank, size):
     group = dist.new_group([0])
     if rank:
         model = nn.Linear(2, 2)
@@ -351,7 +351,7 @@ def case_a_rank_outside_of_the_group_is_told_so(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_in_a_part_of_the_ranks(rank, size):
+def case_subgroup_of_ranks(rank, size):
     group = dist.new_group([size - 1])
     model = nn.Linear(2, 2)
     model.weight.grad = torch.full((2, 2), float(rank))

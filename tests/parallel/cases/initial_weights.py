@@ -12,7 +12,7 @@ from tests.parallel.cases.toys import Toy, error_on_all_ranks
 from tests.ranks import case
 
 
-def case_every_rank_gets_the_roots_bits(rank, size):
+def case_every_rank_gets_bits_of_root(rank, size):
     for root in range(size):
         model = Toy(seed=10 + rank)
         kept = dict(model.named_parameters())
@@ -27,7 +27,7 @@ def case_every_rank_gets_the_roots_bits(rank, size):
         assert model.second.weight is model.first.weight
 
 
-def case_nan_and_negative_zero_travel(rank, size):
+def case_nan_and_negative_zero_are_preserved(rank, size):
     model = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[float("nan"), -0.0], [float("inf"), rank]]))
@@ -51,12 +51,12 @@ def case_half_precision_and_channels_last(rank, size):
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def case_nothing_to_sync(rank, size):
+def case_model_without_parameters(rank, size):
     sync_initial_weights(nn.ReLU())
 
 
 @case(sizes=(3, 4))
-def case_in_a_part_of_the_ranks(rank, size):
+def case_subgroup_of_ranks(rank, size):
     """The root is numbered within the group."""
     group = dist.new_group([0, 2])
     model = Toy(seed=rank)
@@ -67,7 +67,7 @@ def case_in_a_part_of_the_ranks(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_different_models_are_named(rank, size):
+def case_different_models_are_reported(rank, size):
     last = rank == size - 1
     wider = nn.Linear(4, 6 if last else 5)
     message = error_on_all_ranks(ValueError, sync_initial_weights, wider)
@@ -84,7 +84,7 @@ def case_different_models_are_named(rank, size):
 
 @case(sizes=(2, 4))
 def case_wrong_arguments_on_one_rank(rank, size):
-    """The other ranks are told instead of waiting."""
+    """The other ranks raise instead of waiting."""
     wrong = "no model" if rank == 1 else nn.Linear(2, 2)
     message = error_on_all_ranks(TypeError, sync_initial_weights, wrong)
     assert message.startswith("on rank 1: a model")

@@ -29,7 +29,7 @@ def case_equal_replicas_pass(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_one_number_on_one_rank(rank, size):
+def case_one_different_number_on_one_rank_raises(rank, size):
     model = Toy(seed=3)
     with torch.no_grad():
         model.head.weight[1, 2] += 0.25 * (rank == size - 1)
@@ -42,7 +42,7 @@ def case_one_number_on_one_rank(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_the_last_bit_counts(rank, size):
+def case_difference_in_the_last_bit_raises(rank, size):
     for one, other, words in (
         (1.0, 1.0 + 2**-52, "by up to 2.22e-16, in 1 of 1"),
         (0.0, -0.0, "as numbers, but not in all bits"),
@@ -56,7 +56,7 @@ def case_the_last_bit_counts(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_buffers_count(rank, size):
+def case_different_buffers_raise(rank, size):
     model = nn.BatchNorm1d(2)
     model(torch.arange(8.0).view(4, 2) * (rank + 1))
     message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
@@ -71,28 +71,28 @@ def case_buffers_count(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_different_models_are_named(rank, size):
+def case_different_models_are_reported(rank, size):
     model = nn.Linear(2, 3 if rank == size - 1 else 2)
     message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
     assert f"'weight' is float32 (2, 2) on rank 0, float32 (3, 2) on rank {size - 1}" in message
 
 
 @case(sizes=(4,))
-def case_many_findings_are_shortened(rank, size):
+def case_long_list_of_differences_is_shortened(rank, size):
     message = error_on_all_ranks(InvariantError, assert_replicas_equal, Toy(seed=rank))
     assert "... and" in message
     assert len(message.splitlines()) == 8
 
 
 @case(sizes=(3, 4))
-def case_in_a_part_of_the_ranks(rank, size):
+def case_subgroup_of_ranks(rank, size):
     group = dist.new_group([0, 1])
     if rank < 2:
         assert_replicas_equal({"x": torch.ones(1)}, group)
     error_on_all_ranks(InvariantError, assert_replicas_equal, {"x": torch.ones(1) * (rank < 2)})
 
 
-def case_the_serial_run_is_matched_within_tolerance(rank, size):
+def case_serial_run_is_matched_within_tolerance(rank, size):
     model = Toy(seed=5)
     serial = Toy(seed=5) if rank == 0 else None
     assert_matches_serial(model, serial, rtol=0, atol=0)
@@ -109,7 +109,7 @@ def case_the_serial_run_is_matched_within_tolerance(rank, size):
         )
 
 
-def case_one_rank_off_the_serial_run(rank, size):
+def case_one_rank_differing_from_the_serial_run_raises(rank, size):
     model = Toy(seed=5)
     with torch.no_grad():
         model.first.bias -= 0.5 * (rank == size - 1)
@@ -128,13 +128,13 @@ def case_nan_never_matches(rank, size):
     assert "1 NaN" in message
 
 
-def case_whole_numbers_have_to_be_equal(rank, size):
+def case_integers_must_match_exactly(rank, size):
     one, two = {"steps": torch.tensor(1)}, {"steps": torch.tensor(2)}
     error_on_all_ranks(InvariantError, assert_matches_serial, one, two, rtol=9, atol=9)
 
 
-def case_the_serial_run_of_another_model(rank, size):
-    """Only rank 0 can see it, and yet nobody waits."""
+def case_serial_run_of_another_model_raises(rank, size):
+    """Only rank 0 can detect it, and no other rank waits."""
     for serial, words in (
         (nn.Linear(2, 3), "shape (2, 2), in the serial run (3, 2)"),
         (nn.Linear(2, 2, bias=False), "'bias' is in the model but not in the serial"),
@@ -164,7 +164,7 @@ def case_moved_weights_pass(rank, size):
     assert_weights_moved({"nothing": torch.ones(0, 2)}, {"nothing": torch.ones(0, 2)})
 
 
-def case_one_rank_that_stands_still(rank, size):
+def case_weights_unchanged_on_one_rank_raise(rank, size):
     model = nn.Linear(2, 2)
     before = snapshot(model)
     with torch.no_grad():
@@ -175,7 +175,7 @@ def case_one_rank_that_stands_still(rank, size):
     assert "weight'" not in message
 
 
-def case_moved_to_nan_is_no_training(rank, size):
+def case_weights_moved_to_nan_raise(rank, size):
     model = nn.Linear(2, 2, bias=False)
     before = snapshot(model)
     with torch.no_grad():
@@ -186,14 +186,14 @@ def case_moved_to_nan_is_no_training(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_a_snapshot_that_lacks_a_name_on_one_rank(rank, size):
+def case_snapshot_missing_a_name_on_one_rank_raises(rank, size):
     model = nn.Linear(2, 2)
     before = {} if rank == 1 else snapshot(model)
     message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
     assert "on rank 1: the earlier snapshot has no 'weight'" in message
 
 
-def case_a_snapshot_is_a_copy(rank, size):
+def case_snapshot_is_a_copy(rank, size):
     model = Toy(seed=0)
     before = snapshot(model)
     assert set(before) == {

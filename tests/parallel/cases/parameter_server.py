@@ -189,7 +189,7 @@ def case_replay_of_bounded_staleness(rank, size):
 
 
 @several
-def case_a_wrong_order_replays_differently(rank, size):
+def case_wrong_order_replays_differently(rank, size):
     """The replay is no tautology: two updates exchanged give other bits."""
     record = play(rank, stop=Stop(steps=12), optimizer=OPTIMIZERS["momentum"], pace=uneven)
     if rank == 0:
@@ -223,7 +223,7 @@ def require_bound(record: Record, bound: int) -> None:
 
 
 @three_up
-def case_bounded_staleness_holds_fast_workers(rank, size):
+def case_bounded_staleness_makes_fast_workers_wait(rank, size):
     """With a straggler, fast workers wait for it; without the bound they run away.
 
     In the second run the straggler sends its first gradient, which ends it, when worker 1 is in
@@ -321,7 +321,7 @@ def case_synchronous_equals_one_process_with_the_whole_batch(rank, size):
 
 
 @three_up
-def case_synchronous_does_not_depend_on_who_is_slow(rank, size):
+def case_synchronous_result_does_not_depend_on_slow_workers(rank, size):
     finals = []
     for slow in range(1, size):
         record = play(
@@ -344,7 +344,7 @@ def now(step: int) -> Header:
 
 
 @case(sizes=(2, 3, 4), seconds=60)
-def case_first_come_first_served(rank, size):
+def case_server_receives_messages_in_order_of_arrival(rank, size):
     """Workers send in a random order that a token enforces, several messages each."""
     orders = []
     shuffle = random.Random(5)
@@ -377,7 +377,7 @@ def case_first_come_first_served(rank, size):
 
 
 @case(sizes=(2,), seconds=30)
-def case_a_message_that_is_no_header_is_an_error(rank, size):
+def case_invalid_header_raises(rank, size):
     """Too short or too long, it is not taken for a header, and the next message is served."""
     inbox = None
     if rank == 0:
@@ -408,7 +408,7 @@ def case_a_message_that_is_no_header_is_an_error(rank, size):
 
 
 @three_up
-def case_a_flood_starves_nobody(rank, size):
+def case_flood_of_messages_starves_no_worker(rank, size):
     """After each update the server waits for a message of every worker; all get their turns.
 
     So there is always a queue, even if a busy machine takes the core from a worker for a while.
@@ -433,7 +433,7 @@ def case_a_flood_starves_nobody(rank, size):
 
 
 @several
-def case_ends_when_batches_are_used_up(rank, size):
+def case_run_ends_when_batches_are_used_up(rank, size):
     for mode in (Asynchronous(), Synchronous(), BoundedStaleness(1)):
         record = play(rank, mode=mode, count=3 + rank)
         if rank:
@@ -445,7 +445,7 @@ def case_ends_when_batches_are_used_up(rank, size):
 
 
 @several
-def case_ends_by_steps_seconds_or_a_condition(rank, size):
+def case_run_ends_by_steps_seconds_or_a_condition(rank, size):
     record = play(rank, stop=Stop(steps=10))
     assert rank or record.version == 10
     record = play(rank, stop=Stop(when=lambda server: server.version == 7))
@@ -470,7 +470,7 @@ def case_many_runs_in_one_group(rank, size):
 
 
 @three_up
-def case_server_on_another_rank_and_a_sub_group(rank, size):
+def case_server_on_another_rank_and_in_a_subgroup(rank, size):
     record = play(rank, server=size - 1, stop=Stop(steps=8))
     if rank == size - 1:
         assert record.workers == tuple(range(size - 1))
@@ -487,7 +487,7 @@ def case_server_on_another_rank_and_a_sub_group(rank, size):
 
 
 @several
-def case_the_record_tells_what_happened(rank, size):
+def case_record_contains_the_whole_run(rank, size):
     record = play(rank, stop=Stop(steps=20), pace=uneven, snapshots=5)
     if rank:
         assert record == "told to stop"
@@ -508,7 +508,7 @@ def case_the_record_tells_what_happened(rank, size):
 
 
 @several
-def case_a_rate_rule_goes_by_the_servers_steps(rank, size):
+def case_rate_rule_uses_server_steps(rank, size):
     def rule(rate: float, step: int, staleness: int) -> float:
         return rate * 0.5 ** (step // 4)
 
@@ -535,7 +535,7 @@ def outcome_of(call) -> str:
 
 
 @several
-def case_another_model_on_one_worker(rank, size):
+def case_different_model_on_one_worker(rank, size):
     def make():
         return nn.Linear(FEATURES, CLASSES + 1) if rank == 1 else network()
 
@@ -546,7 +546,7 @@ def case_another_model_on_one_worker(rank, size):
 
 
 @several
-def case_what_was_recorded_goes_into_its_own_model_only(rank, size):
+def case_recorded_parameters_load_only_into_the_same_model(rank, size):
     """Others may have as many bytes."""
     record = play(rank, lambda: nn.Linear(FEATURES, 2), stop=Stop(steps=1), loss=two_classes)
     if rank:
@@ -574,7 +574,7 @@ def two_classes(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 @several
-def case_a_rule_that_gives_no_rate_is_an_error(rank, size):
+def case_rate_rule_without_a_number_raises(rank, size):
     for given, kind in ((float("nan"), "ValueError"), (-0.1, "ValueError"), (None, "TypeError")):
 
         def run(given=given) -> None:
@@ -586,7 +586,7 @@ def case_a_rule_that_gives_no_rate_is_an_error(rank, size):
 
 
 @several
-def case_an_error_on_the_server_reaches_all(rank, size):
+def case_server_error_reaches_all_ranks(rank, size):
     stop = Stop(when=lambda server: 1 // (3 - server.version) > 1)
     for mode in (Asynchronous(), Synchronous()):
         told = from_all_ranks(outcome_of(lambda mode=mode: play(rank, mode=mode, stop=stop)))
@@ -595,7 +595,7 @@ def case_an_error_on_the_server_reaches_all(rank, size):
 
 
 @three_up
-def case_an_error_on_one_worker_does_not_stop_the_others(rank, size):
+def case_worker_error_does_not_stop_the_other_workers(rank, size):
     """The others begin their sixth gradient after it, so most of the 40 updates are theirs."""
 
     def loss(outputs, labels):
@@ -618,7 +618,7 @@ def case_an_error_on_one_worker_does_not_stop_the_others(rank, size):
 
 
 @several
-def case_a_worker_without_a_server_and_a_server_without_workers(rank, size):
+def case_missing_server_or_workers_raises(rank, size):
     """Both give up in time; with groups of their own, because a deadline ends a group."""
     for lonely in ("server", "worker"):
         group = dist.new_group()

@@ -150,8 +150,8 @@ def case_results_are_written_as_gloo_writes_them(rank, size):
                     assert torch.equal(mine.cpu(), theirs), (*where, mine, theirs)
 
 
-def case_results_are_written_alike_to_every_layout(rank, size):
-    """What gloo does not take is as the same values in plain memory."""
+def case_layouts_unsupported_by_gloo_give_results_of_plain_memory(rank, size):
+    """Layouts that gloo rejects give the same results as plain memory."""
     for write, start, later, mode in itertools.product(WRITERS, STARTS, (False, True), MODES):
         for make in KINDS[GLOO_TAKES:]:
 
@@ -200,7 +200,7 @@ def exchanges(rank: int, size: int, make: Callable[[], torch.Tensor]) -> Iterato
         yield [received], pass_on, [everyone[rank - 1]]
 
 
-def case_every_collective_writes_outside_autograd(rank, size):
+def case_collectives_write_outside_autograd(rank, size):
     makers: tuple[Callable[[torch.dtype], torch.Tensor], ...] = (
         lambda dtype: nn.Parameter(torch.ones(2, 3, dtype=dtype)),
         lambda dtype: nn.Parameter(torch.ones(3, 2, dtype=dtype).t()),
@@ -240,7 +240,7 @@ def case_functional_collectives_run_in_inference_mode(rank, size):
             equal(functional.wait_tensor(summed), [size * (size + 1) / 2] * 4)
 
 
-def case_results_made_in_inference_mode_are_plain_outside(rank, size):
+def case_results_of_inference_mode_are_usable_outside_it(rank, size):
     """Nothing that we make in it gets into the program's own tensors."""
     weight = nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16).t())
     sparse = torch.eye(3).to_sparse()
@@ -261,7 +261,7 @@ def start_callback(tensor: torch.Tensor, group: dist.ProcessGroup, later: bool) 
     return work
 
 
-def case_no_call_keeps_its_tensors(rank, size):
+def case_completed_calls_free_their_tensors(rank, size):
     """Their memory is freed though the group makes no further call."""
     starts = (*STARTS, start_callback)
     for start, later, late in itertools.product(starts, (False, True), (0.0, 0.3)):
@@ -371,7 +371,7 @@ def check_chains(rank: int, size: int) -> None:
             assert torch.equal(mine, wanted), (program.__name__, mine, wanted)
 
 
-def case_an_operation_reads_what_those_before_it_wrote(rank, size):
+def case_operation_reads_results_of_earlier_operations(rank, size):
     check_chains(rank, size)
     sparse = torch.eye(3).to_sparse()
     works = [dist.all_reduce(sparse, async_op=True) for _ in range(2)]
@@ -402,7 +402,7 @@ def default_device(name: str) -> Iterator[None]:
         torch.set_default_device(None if before.type == "cpu" else before)
 
 
-def case_no_default_device_reaches_our_memory(rank, size):
+def case_default_device_does_not_affect_backend_buffers(rank, size):
     """As ``torch.set_default_device("cuda")`` for a model whose gradients are on the host."""
     made = {kind: [make(rank) for make in KINDS] for kind in "ab"}
     for number, context in enumerate((default_device, torch.device)):
@@ -451,7 +451,7 @@ MOVED = [
 ]
 
 
-def case_every_dtype_moves(rank, size):
+def case_every_dtype_is_transferred(rank, size):
     for dtype in MOVED:
 
         def of(rank: int, bits: int = dtype.itemsize * 4) -> list[int]:
@@ -478,7 +478,7 @@ def case_every_dtype_moves(rank, size):
 
 
 @sizes(2, 3, 4)
-def case_a_scalar_is_received(rank, size):
+def case_scalar_tensor_is_received(rank, size):
     after, before = (rank + 1) % size, (rank - 1) % size
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.bool):
         sent = torch.tensor(rank + 1, dtype=dtype)

@@ -40,8 +40,8 @@ def case_all_reduce(rank, size):
         same(tensor, total(size, *shape))
 
 
-def case_all_reduce_in_one_memory(rank, size):
-    """What was worked out for a tensor is not taken for another that lies in its place."""
+def case_all_reduce_of_different_views_of_one_memory(rank, size):
+    """Cached data about a tensor is not used for another tensor at its address."""
     memory = torch.zeros(16)
 
     def combine(tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:
@@ -72,7 +72,7 @@ def case_all_reduce_in_one_memory(rank, size):
         same(memory, torch.full((16,), float(sum(range(size)))))
 
 
-def case_options_that_have_a_call_waited_for(rank, size):
+def case_async_op_option_decides_whether_a_handle_is_returned(rank, size):
     group = dist.group.WORLD
     for options, method in (
         (dist.AllreduceOptions(), "allreduce"),
@@ -331,7 +331,7 @@ def case_coalescing_manager(rank, size):
     same(tensors[1], values(0, 3))
 
 
-def case_coalescing_error_leaves_no_trace(rank, size):
+def case_coalescing_works_after_an_error(rank, size):
     """After an error inside the manager, the next use works."""
     if dist.get_backend() == "gloo":
         return
@@ -349,7 +349,7 @@ def case_coalescing_error_leaves_no_trace(rank, size):
     same(tensor, total(size, 3))
 
 
-def case_many_small_and_large_in_turn(rank, size):
+def case_small_and_large_all_reduces_keep_order(rank, size):
     """Order is kept between calls that run on different threads."""
     small = torch.ones(1)
     for i in range(100):
@@ -379,7 +379,7 @@ def case_views_and_strides(rank, size):
     same(row, expected)
 
 
-def case_strided_parts(rank, size):
+def case_strided_inputs_and_outputs(rank, size):
     if dist.get_backend() == "gloo":
         return
     table = torch.zeros(3, size)
@@ -446,7 +446,7 @@ def case_input_is_part_of_output(rank, size):
     same(swap, torch.stack([values(10 * r + rank, 3) for r in range(size)]))
 
 
-def case_requires_grad(rank, size):
+def case_tensors_that_require_grad(rank, size):
     """Parameters are broadcast and reduced as they are."""
     parameter = torch.nn.Parameter(values(rank, 3))
     with torch.no_grad():
@@ -455,8 +455,8 @@ def case_requires_grad(rank, size):
     dist.broadcast(parameter.data, 0)
 
 
-def case_inputs_are_kept(rank, size):
-    """Whoever only gives does not find its tensor changed."""
+def case_inputs_are_not_modified(rank, size):
+    """Tensors that are only sent are not changed."""
     source = values(rank, 4)
     outputs = [torch.zeros(4) for _ in range(size)]
     dist.all_gather(outputs, source)

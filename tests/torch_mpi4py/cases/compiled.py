@@ -61,7 +61,7 @@ def like_eager(
 
 
 @pair
-def case_calls_in_the_graph(rank, size):
+def case_calls_inside_the_graph(rank, size):
     """Torch has Dynamo put the functional form in place of these."""
     group = dist.new_group(range(size))
 
@@ -296,7 +296,7 @@ def case_dtypes_and_layouts(rank, size):
 
 
 @pair
-def case_sizes_that_change(rank, size):
+def case_changing_sizes(rank, size):
     def function(x):
         x = x * 2
         dist.broadcast(x, 0)
@@ -586,7 +586,7 @@ def case_compiled_pipeline_stage(rank, size):
 
 @case(sizes=(2,), seconds=240)
 def case_inductor(rank, size):
-    """Inductor, which writes C++, plans memory anew: what is communicated must stay in place."""
+    """Inductor, which writes C++, replans memory: communicated tensors must stay in place."""
     if shutil.which("g++") is None:
         return
 

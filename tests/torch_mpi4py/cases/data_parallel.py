@@ -109,7 +109,7 @@ def case_broadcast_buffers(rank, size):
     torch.testing.assert_close(ddp.module.running_var, alone.running_var)
 
 
-def case_buffers_left_alone(rank, size):
+def case_buffers_are_not_broadcast_when_disabled(rank, size):
     ddp = DDP(nn.BatchNorm1d(serial.INPUTS).double(), broadcast_buffers=False)
     alone = nn.BatchNorm1d(serial.INPUTS).double()
     for step in range(3):
@@ -146,7 +146,7 @@ def case_allreduce_hook(rank, size):
     equal_parameters(_hooked(rank, default_hooks.allreduce_hook), train_serially(mlp(), size))
 
 
-def case_what_is_handed_over_is_counted(rank, size):
+def case_traffic_counts_one_all_reduce_per_bucket(rank, size):
     """One all-reduce a bucket in backward, called from C++, and none under no_sync."""
     model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
     ddp = DDP(model, bucket_cap_mb=1e-4)
@@ -239,7 +239,7 @@ def case_post_local_sgd(rank, size):
 
 
 def case_join_with_uneven_inputs(rank, size):
-    """Rank r has r + 2 batches; who has none left adds zeros."""
+    """Rank r has r + 2 batches; a rank with none left adds zeros."""
     expected = mlp()
     optimizer = sgd(expected)
     for step in range(size + 1):

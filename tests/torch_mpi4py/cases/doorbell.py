@@ -55,7 +55,7 @@ def waits(
 
 
 @case(sizes=(2, 4), seconds=90)
-def case_a_rank_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+def case_rank_waiting_for_a_message_sleeps(rank: int, size: int) -> None:
     comm, into, data = world(), numpy.zeros(3), numpy.ones(3)
     others = range(1, size)
 
@@ -78,7 +78,7 @@ def case_a_rank_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 4), seconds=90)
-def case_a_rank_of_a_group_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+def case_rank_waiting_for_a_message_in_a_group_sleeps(rank: int, size: int) -> None:
     into, data = torch.zeros(3), torch.ones(3)
 
     def send() -> None:
@@ -94,7 +94,7 @@ def case_a_rank_of_a_group_that_waits_for_a_message_sleeps(rank: int, size: int)
 
 
 @case(sizes=(2, 3), seconds=90)
-def case_a_rank_whose_message_nobody_takes_sleeps(rank: int, size: int) -> None:
+def case_sender_of_an_unreceived_message_sleeps(rank: int, size: int) -> None:
     comm, data, tensor = world(), numpy.ones(NOT_TAKEN, numpy.float32), torch.ones(NOT_TAKEN)
     into, landing = numpy.zeros(NOT_TAKEN, numpy.float32), torch.zeros(NOT_TAKEN)
 
@@ -133,7 +133,7 @@ def dawdle(chance: random.Random) -> None:
 
 
 @case(sizes=(2, 3, 4), seconds=120)
-def case_no_ring_is_missed(rank: int, size: int) -> None:
+def case_no_wakeup_is_missed(rank: int, size: int) -> None:
     """A ball goes round."""
     comm, chance = world(), random.Random(rank)
     before, after = (rank - 1) % size, (rank + 1) % size
@@ -168,7 +168,7 @@ def case_no_ring_is_missed(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 4), seconds=120)
-def case_a_sender_is_woken_when_its_message_is_taken(rank: int, size: int) -> None:
+def case_sender_wakes_when_its_message_is_received(rank: int, size: int) -> None:
     comm, partner, chance = world(), rank ^ 1, random.Random(rank)
     short, eager = torch.zeros(1), torch.zeros(800)  # whose send ends when its receiver calls MPI
     longest = 0.0
@@ -203,7 +203,7 @@ def case_a_sender_is_woken_when_its_message_is_taken(rank: int, size: int) -> No
 
 
 @case(sizes=(2, 3, 4), seconds=120)
-def case_long_messages_go_both_ways(rank: int, size: int) -> None:
+def case_long_messages_in_both_directions(rank: int, size: int) -> None:
     comm, chance = world(), random.Random(rank)
     before, after = (rank - 1) % size, (rank + 1) % size
     data, into = torch.full((LONG,), float(rank)), torch.zeros(LONG)
@@ -224,7 +224,7 @@ def case_long_messages_go_both_ways(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 4), seconds=60)
-def case_two_threads_of_a_rank_sleep_on_one_bell(rank: int, size: int) -> None:
+def case_two_threads_of_a_rank_share_one_doorbell(rank: int, size: int) -> None:
     partner, chance, longest = rank ^ 1, random.Random(rank), [0.0, 0.0]
     errors: list[BaseException] = []
 
@@ -255,7 +255,7 @@ def case_two_threads_of_a_rank_sleep_on_one_bell(rank: int, size: int) -> None:
 
 
 @case(sizes=(2,), seconds=60)
-def case_two_ranks_that_wait_for_long_messages_of_each_other_sleep(rank: int, size: int) -> None:
+def case_ranks_exchanging_long_messages_sleep(rank: int, size: int) -> None:
     comm, into = world().Dup(), numpy.zeros(LONG, numpy.float32)
     comm.timeout = WAIT_SECONDS
     world().barrier()
@@ -267,7 +267,7 @@ def case_two_ranks_that_wait_for_long_messages_of_each_other_sleep(rank: int, si
 
 
 @case(sizes=(2, 3), seconds=60)
-def case_a_receive_that_was_given_up_does_not_end_later(rank: int, size: int) -> None:
+def case_abandoned_receive_stays_revoked(rank: int, size: int) -> None:
     comm = world().Dup()
     comm.timeout = A_MOMENT
     if rank == 0:
@@ -281,7 +281,7 @@ def case_a_receive_that_was_given_up_does_not_end_later(rank: int, size: int) ->
 
 
 @case(sizes=(2, 3), seconds=90)
-def case_a_sleeping_rank_helps_with_a_long_message_it_sent(rank: int, size: int) -> None:
+def case_sleeping_sender_advances_its_long_message(rank: int, size: int) -> None:
     """Its receiver, who comes before or after it, wakes it; else the bytes move once a slice."""
     comm, data = world(), numpy.ones(LONG, numpy.float32)
     into = numpy.zeros(LONG, numpy.float32)
@@ -319,7 +319,7 @@ def case_a_sleeping_rank_helps_with_a_long_message_it_sent(rank: int, size: int)
 
 
 @case(sizes=(2, 3, 4), seconds=90)
-def case_messages_from_any_rank_wake_their_receiver(rank: int, size: int) -> None:
+def case_any_source_receive_is_woken(rank: int, size: int) -> None:
     comm, chance = world(), random.Random(rank)
     longest, number = 0.0, torch.zeros(1)
     with long_slices():
@@ -341,8 +341,8 @@ def case_messages_from_any_rank_wake_their_receiver(rank: int, size: int) -> Non
 
 
 @case(sizes=(2, 4), seconds=60)
-def case_a_message_behind_others_is_found_before_its_receiver_sleeps(rank: int, size: int) -> None:
-    """All have been sent, so nobody rings any more; a thread of its own does not spin first."""
+def case_receiver_finds_queued_message_before_it_sleeps(rank: int, size: int) -> None:
+    """All have been sent, so no sender rings again; a thread of its own does not spin first."""
     comm, took = world(), []
     # No call of MPI tells rank 0 so, which would take them in.
     store = dist.PrefixStore(f"behind {next(_number)}", dist.group.WORLD.get_group_store())
@@ -371,7 +371,7 @@ def case_a_message_behind_others_is_found_before_its_receiver_sleeps(rank: int, 
 
 
 @case(sizes=(2, 3), seconds=60)
-def case_a_deadline_ends_each_wait(rank: int, size: int) -> None:
+def case_deadline_ends_each_wait(rank: int, size: int) -> None:
     into, last = numpy.zeros(3), size - 1
     for call in (
         lambda comm: comm.recv(source=0),
@@ -400,7 +400,7 @@ def case_a_deadline_ends_each_wait(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3), seconds=60)
-def case_an_interrupt_ends_the_wait(rank: int, size: int) -> None:
+def case_interrupt_ends_the_wait(rank: int, size: int) -> None:
     comm = world().Dup()
     world().barrier()
     if rank == size - 1:
@@ -416,7 +416,7 @@ def case_an_interrupt_ends_the_wait(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3), seconds=60)
-def case_a_wait_ends_when_all_are_given_up(rank: int, size: int) -> None:
+def case_expiring_all_waits_ends_a_receive(rank: int, size: int) -> None:
     comm = world().Dup()
     world().barrier()
     timer = threading.Timer(A_MOMENT, deadlines.expire, (world(),))
@@ -428,7 +428,7 @@ def case_a_wait_ends_when_all_are_given_up(rank: int, size: int) -> None:
 
 
 @case(sizes=(2,))
-def case_messages_to_and_from_nobody(rank: int, size: int) -> None:
+def case_messages_to_and_from_proc_null(rank: int, size: int) -> None:
     comm, nobody = world(), MPI.PROC_NULL
     data = numpy.ones(3)
     comm.Send(data, nobody)

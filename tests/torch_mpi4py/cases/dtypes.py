@@ -62,7 +62,7 @@ def all_reduced(rank: int, dtype: torch.dtype, op: ReduceOp) -> torch.Tensor:
     return tensor
 
 
-def case_sums_of_short_integers_wrap_as_in_torch(rank, size):
+def case_sums_of_small_integers_wrap_as_in_torch(rank, size):
     """In every element: vector code and the scalar code behind it must agree."""
     if gloo():
         return
@@ -132,7 +132,7 @@ def case_premultiplied_sum(rank, size):
         )
 
 
-def case_every_reducing_collective_knows_every_operation(rank, size):
+def case_every_reducing_collective_supports_every_operation(rank, size):
     if gloo():
         return
     for dtype in (torch.int32, torch.float32, torch.bfloat16):
@@ -157,7 +157,7 @@ def case_every_reducing_collective_knows_every_operation(rank, size):
     same(output, serial(size, torch.float32, "SUM"))
 
 
-def case_half_rounds_once(rank, size):
+def case_half_precision_sum_rounds_once(rank, size):
     """Half types add up in float32: 1 + small + small is not lost step by step."""
     if gloo():
         return
@@ -168,7 +168,7 @@ def case_half_rounds_once(rank, size):
         same(tensor, torch.tensor([1.0 + tiny * (size - 1)]).to(dtype))
 
 
-def case_every_dtype_moves(rank, size):
+def case_every_dtype_is_transferred(rank, size):
     if gloo():
         return
     for dtype in ALL:
@@ -206,7 +206,7 @@ def case_every_dtype_moves(rank, size):
             equal(tensor, everyone[(rank - 1) % size])
 
 
-def case_meaningless_reductions_are_refused(rank, size):
+def case_unsupported_reductions_raise_on_every_rank(rank, size):
     """On every rank alike, at once, and the group works afterwards."""
     if gloo():
         return

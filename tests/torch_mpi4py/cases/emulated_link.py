@@ -96,7 +96,7 @@ def _all_agree(yes: bool) -> bool:
 
 
 @sizes(2)
-def case_ping_pong_of_tensors_fits_latency_and_bandwidth(rank, size):
+def case_tensor_ping_pong_matches_latency_and_bandwidth(rank, size):
     def there_and_back(volume: int) -> None:
         tensor = message(volume)
         for sender in (0, 1):
@@ -109,7 +109,7 @@ def case_ping_pong_of_tensors_fits_latency_and_bandwidth(rank, size):
 
 
 @sizes(2)
-def case_ping_pong_of_comm_fits_latency_and_bandwidth(rank, size):
+def case_comm_ping_pong_matches_latency_and_bandwidth(rank, size):
     comm = renew_world()
 
     def there_and_back(volume: int) -> None:
@@ -145,7 +145,7 @@ def case_all_reduces_match_their_formulas(rank, size):
 
 
 @sizes(4)
-def case_the_naive_one_matches_its_formula_where_there_is_one_port(rank, size):
+def case_naive_all_reduce_on_one_port_matches_its_formula(rank, size):
     tensor = torch.zeros(16 * 1024)
 
     def action() -> None:
@@ -156,7 +156,7 @@ def case_the_naive_one_matches_its_formula_where_there_is_one_port(rank, size):
 
 
 @sizes(4)
-def case_library_collectives_take_what_their_algorithm_would(rank, size):
+def case_library_collectives_match_times_of_their_algorithms(rank, size):
     comm = renew_world()
     one = LATENCY + 64 * 1024 / BANDWIDTH  # a message of 64 KiB
     part = LATENCY + 16 * 1024 / BANDWIDTH
@@ -202,7 +202,7 @@ def case_library_collectives_take_what_their_algorithm_would(rank, size):
 
 
 @sizes(2)
-def case_links_are_full_duplex_and_messages_follow_one_another(rank, size):
+def case_links_are_full_duplex_and_send_in_sequence(rank, size):
     out, into = message(0), message(0)
 
     def both_ways() -> None:
@@ -221,7 +221,7 @@ def case_links_are_full_duplex_and_messages_follow_one_another(rank, size):
 
 
 @sizes(4)
-def case_each_pair_has_its_own_link_but_one_port_is_shared(rank, size):
+def case_pairs_have_own_links_but_share_one_port(rank, size):
     def to_all(one_port: bool) -> None:
         with emulated_link(0.05, one_port=one_port):
             if rank == 0:
@@ -244,7 +244,7 @@ def case_each_pair_has_its_own_link_but_one_port_is_shared(rank, size):
 
 
 @sizes(4)
-def case_groups_of_the_same_processes_share_their_link(rank, size):
+def case_groups_of_the_same_processes_share_links(rank, size):
     # Rank 3 is rank 1 of the pair: the link belongs to processes, not to numbers in a group.
     pair = dist.new_group([0, 3])
 
@@ -264,7 +264,7 @@ def case_groups_of_the_same_processes_share_their_link(rank, size):
 
 
 @sizes(2)
-def case_the_innermost_block_counts(rank, size):
+def case_innermost_block_applies(rank, size):
     def action() -> None:
         with emulated_link(60.0), emulated_link(0.02), emulated_link(0.05):
             dist.barrier()
@@ -284,7 +284,7 @@ def case_the_innermost_block_counts(rank, size):
 
 
 @sizes(2)
-def case_after_an_exception_what_was_sent_leaves_at_once(rank, size):
+def case_exception_in_block_releases_sent_messages_at_once(rank, size):
     tensor = torch.full((3,), float(rank))
     begin = time.perf_counter()
     if rank == 0:
@@ -302,8 +302,8 @@ def case_after_an_exception_what_was_sent_leaves_at_once(rank, size):
 
 
 @sizes(2)
-def case_threads_may_send_at_once_when_an_exception_lets_go(rank, size):
-    """The courier would wait for ever for a message that comes after another on its queue."""
+def case_threads_can_send_while_exception_releases_messages(rank, size):
+    """The courier would wait indefinitely for a message that comes after another on its queue."""
     tensors = [message(0) for _ in range(2)]
     if rank == 1:
         for tag, tensor in enumerate(tensors):
@@ -356,7 +356,7 @@ def case_messages_keep_their_order_and_their_values(rank, size):
 
 
 @sizes(2)
-def case_requests_of_comm_end_when_the_message_has_left(rank, size):
+def case_comm_requests_complete_when_the_message_has_left(rank, size):
     comm = renew_world()
     waits = {
         "Wait": lambda request: request.Wait(),
@@ -386,7 +386,7 @@ def case_requests_of_comm_end_when_the_message_has_left(rank, size):
 
 
 @sizes(2)
-def case_what_is_not_emulated_says_so(rank, size):
+def case_unemulated_calls_raise(rank, size):
     comm = renew_world()
     space = numpy.zeros(4)
     with emulated_link(0.01):
@@ -413,7 +413,7 @@ def _until(ready: Callable[[], object]) -> None:
 
 
 @sizes(2)
-def case_both_ways_at_once_on_comm(rank, size):
+def case_comm_sendrecv_runs_both_ways_at_once(rank, size):
     comm = renew_world()
     taken = numpy.zeros(5)
 
@@ -430,7 +430,7 @@ def case_both_ways_at_once_on_comm(rank, size):
 
 
 @sizes(2)
-def case_long_messages_travel_while_the_program_computes(rank, size):
+def case_long_messages_overlap_with_computation(rank, size):
     tensor = torch.full((2**20,), float(rank))  # 4 MiB: far above what MPI sends in one go
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:
@@ -482,7 +482,7 @@ def case_threads_share_the_link(rank, size):
 
 
 @sizes(2)
-def case_ranks_with_different_links_are_told_so(rank, size):
+def case_different_links_across_ranks_raise_mismatch_error(rank, size):
     with emulated_link(1e-3 * (rank + 1)), raises(MismatchError, "emulated link"):
         dist.all_reduce(torch.zeros(3))
     with emulated_link(1e-3 * (rank + 1)), raises(MismatchError, "emulate"):
@@ -492,7 +492,7 @@ def case_ranks_with_different_links_are_told_so(rank, size):
 
 
 @sizes(2)
-def case_a_message_that_takes_too_long_ends_at_the_deadline(rank, size):
+def case_slow_message_ends_at_the_deadline(rank, size):
     # Leaving the block waits for nothing: what is kept back goes, and fails, at once.
     for operation in ("message", "collective"):
         freed = raises(CommunicationError, within=20)
@@ -516,7 +516,7 @@ def case_a_message_that_takes_too_long_ends_at_the_deadline(rank, size):
 
 
 @sizes(2)
-def case_wrong_numbers_are_refused(rank, size):
+def case_invalid_latency_or_bandwidth_raises(rank, size):
     for numbers in ((-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (0.0, 0.0), (0.0, -1.0)):
         with raises(ValueError, "must be"), emulated_link(*numbers):
             pass

@@ -98,7 +98,7 @@ def case_messages(rank: int, size: int) -> None:
 
 
 @sizes(2, 4)
-def case_groups_are_named_and_number_their_ranks(rank: int, size: int) -> None:
+def case_events_record_group_name_and_group_ranks(rank: int, size: int) -> None:
     pair = dist.new_group([size - 2, size - 1], group_desc="the last two")
     if rank >= size - 2:
         begin = events.mark()
@@ -244,7 +244,7 @@ class OneCall:
 
 
 @sizes(2)
-def case_every_call_is_logged_by_the_names_of_its_arguments(rank: int, size: int) -> None:
+def case_keyword_and_positional_calls_are_logged_alike(rank: int, size: int) -> None:
     """By position or by name: what mpi4py takes for the tag, the log does, too."""
     comm = mpi.world()
     names = (*guarded_comm.BLOCKING, *requests.NON_BLOCKING, *comm_events.MAKE_COMMUNICATORS)
@@ -263,7 +263,7 @@ def case_every_call_is_logged_by_the_names_of_its_arguments(rank: int, size: int
 
 
 @sizes(2)
-def case_others_can_read_who_waits_for_what(rank: int, size: int) -> None:
+def case_board_shows_open_operations_to_other_ranks(rank: int, size: int) -> None:
     space = torch.zeros(3)
     if rank == 0:
         unattended = dist.irecv(space, 1, tag=8)
@@ -292,7 +292,7 @@ def case_others_can_read_who_waits_for_what(rank: int, size: int) -> None:
     assert found[1].end is None
 
 
-def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
+def case_heartbeat_keeps_outcome_of_ended_program(rank: int, size: int) -> None:
     """The watcher may be stopped between its look at the program and its writing of what it saw."""
     board, outcome = peer_boards.board_of(rank), ""
 
@@ -310,7 +310,7 @@ def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
     assert outcome == "ValueError: the reason", board.position
 
 
-def case_a_process_that_has_ended_is_not_alive(rank: int, size: int) -> None:
+def case_ended_process_is_not_alive(rank: int, size: int) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     child.stdout.read()  # it has closed its end: it ends, and is not collected yet
     deadline = time.monotonic() + WITHIN
@@ -347,7 +347,7 @@ def case_open_operations_outlive_a_full_ring(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_errors_and_thrown_away_handles(rank: int, size: int) -> None:
+def case_errors_and_dropped_handles_are_logged(rank: int, size: int) -> None:
     begin = events.mark()
     with raises(MismatchError):
         dist.all_reduce(torch.ones(2 + rank))
@@ -361,7 +361,7 @@ def case_errors_and_thrown_away_handles(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_destroying_a_group_ends_what_is_open(rank: int, size: int) -> None:
+def case_destroying_a_group_ends_open_operations(rank: int, size: int) -> None:
     group = dist.new_group()
     kept = dist.irecv(torch.zeros(1), 1 - rank, group=group)
     begin = events.mark() - 1
@@ -374,7 +374,7 @@ def case_destroying_a_group_ends_what_is_open(rank: int, size: int) -> None:
 
 
 @sizes(1, 2)
-def case_switch(rank: int, size: int) -> None:
+def case_log_can_be_switched_off(rank: int, size: int) -> None:
     events.log.enabled = False
     try:
         begin = events.mark()
@@ -390,7 +390,7 @@ def case_switch(rank: int, size: int) -> None:
 
 
 @sizes(1)
-def case_threads_write_side_by_side(rank: int, size: int) -> None:
+def case_threads_write_concurrently(rank: int, size: int) -> None:
     begin = events.mark()
 
     def write(name: str) -> None:

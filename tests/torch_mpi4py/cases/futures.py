@@ -51,13 +51,13 @@ def ended(function: Callable, *args: object) -> object:
 # --- callbacks that wait ------------------------------------------------------------------
 
 
-def case_a_callback_waits_for_another_one(rank: int, size: int) -> None:
+def case_callback_waits_for_another_callback(rank: int, size: int) -> None:
     first, second = summed(), summed()
     outer = first.then(lambda _: second.then(lambda done: done.value()[0] * 2).wait())
     equal(ended(outer.wait), [2.0 * size])
 
 
-def case_a_callback_waits_in_torch_for_another_one(rank: int, size: int) -> None:
+def case_callback_waits_in_torch_for_another_callback(rank: int, size: int) -> None:
     first, second = summed(), summed()
 
     def inner() -> Future:
@@ -72,7 +72,7 @@ def case_a_callback_waits_in_torch_for_another_one(rank: int, size: int) -> None
         equal(ended(outer.wait), [2.0 * size])
 
 
-def case_a_callback_waits_for_one_attached_later(rank: int, size: int) -> None:
+def case_callback_waits_for_callback_attached_later(rank: int, size: int) -> None:
     first, second, third = summed(), summed(), summed()
     order, later, attached = [], [], threading.Event()
 
@@ -91,7 +91,7 @@ def case_a_callback_waits_for_one_attached_later(rank: int, size: int) -> None:
     assert order == ["waits", "between", "last", "after"]
 
 
-def case_a_callback_waits_in_torch_for_one_attached_later(rank: int, size: int) -> None:
+def case_callback_waits_in_torch_for_callback_attached_later(rank: int, size: int) -> None:
     """Nothing in Python learns of it, so it ends only after the group's time-out."""
     with group_of_all() as group:
         group.set_timeout(timedelta(seconds=2))
@@ -110,7 +110,7 @@ def case_a_callback_waits_in_torch_for_one_attached_later(rank: int, size: int) 
         still_works(group)
 
 
-def case_a_callback_that_waits_for_itself_raises(rank: int, size: int) -> None:
+def case_callback_waiting_for_itself_raises(rank: int, size: int) -> None:
     own, attached = [], threading.Event()
 
     def waits(_: Future) -> object:
@@ -143,7 +143,7 @@ def case_callbacks_of_two_groups_wait_for_each_other(rank: int, size: int) -> No
             assert ended(mine.then(outer).wait) == 5
 
 
-def case_callbacks_of_two_depths_wait_for_each_other(rank: int, size: int) -> None:
+def case_callbacks_at_two_depths_wait_for_each_other(rank: int, size: int) -> None:
     first, second = summed(), summed()
 
     def innermost(_: Future) -> torch.Tensor:
@@ -205,7 +205,7 @@ def attached_by_both(program_first: bool) -> list[str]:
 
 
 @sizes(2, 3, 4)
-def case_a_late_message_holds_back_no_callbacks(rank: int, size: int) -> None:
+def case_late_message_does_not_delay_callbacks(rank: int, size: int) -> None:
     received, work = torch.zeros(1), None
     if rank == 1:
         work = dist.irecv(received, 0)
@@ -220,7 +220,7 @@ def case_a_late_message_holds_back_no_callbacks(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_callbacks_of_messages_and_of_collectives_both_communicate(rank: int, size: int) -> None:
+def case_message_and_collective_callbacks_both_communicate(rank: int, size: int) -> None:
     """The collectives that they issue don't meet, whichever callback runs first."""
     pair = dist.new_group([0, 1])
     if rank < 2:
@@ -247,7 +247,7 @@ def case_callbacks_of_messages_and_of_collectives_both_communicate(rank: int, si
 
 
 @sizes(2, 3, 4)
-def case_callbacks_of_messages_wait_for_each_other(rank: int, size: int) -> None:
+def case_message_callbacks_wait_for_each_other(rank: int, size: int) -> None:
     if rank > 1:
         return
     tensors = [torch.zeros(1) for _ in range(3)]
@@ -267,7 +267,7 @@ def case_callbacks_of_messages_wait_for_each_other(rank: int, size: int) -> None
 # --- every future completes ---------------------------------------------------------------
 
 
-def case_a_callback_may_raise_anything(rank: int, size: int) -> None:
+def case_callback_may_raise_any_exception(rank: int, size: int) -> None:
     for error in (KeyError("own"), SystemExit(3), KeyboardInterrupt()):
 
         def fails(_: Future, error: BaseException = error) -> None:
@@ -280,7 +280,7 @@ def case_a_callback_may_raise_anything(rank: int, size: int) -> None:
         assert ended(last.wait) == 4
 
 
-def case_a_future_that_the_program_completes_itself(rank: int, size: int) -> None:
+def case_future_completed_by_the_program(rank: int, size: int) -> None:
     future, go = summed(), threading.Event()
     child = future.then(lambda _: go.wait(LIMIT_SECONDS))
     last = future.then(lambda _: 4)
@@ -294,7 +294,7 @@ def case_a_future_that_the_program_completes_itself(rank: int, size: int) -> Non
 
 
 @sizes(2, 3, 4)
-def case_a_message_that_cannot_be_delivered_completes_its_future(rank: int, size: int) -> None:
+def case_undeliverable_message_completes_its_future(rank: int, size: int) -> None:
     """As where the GPU has no memory left."""
     if rank == 0:
         dist.recv(torch.zeros(1), 1)
@@ -317,7 +317,7 @@ def case_a_message_that_cannot_be_delivered_completes_its_future(rank: int, size
 
 
 @sizes(2, 3, 4)
-def case_a_collective_may_be_polled(rank: int, size: int) -> None:
+def case_collective_can_be_polled(rank: int, size: int) -> None:
     """As with gloo, a wait that stops early ends neither the collective nor the group."""
     with group_of_all() as group:
         total = torch.ones(3)
@@ -339,7 +339,7 @@ def case_a_collective_may_be_polled(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_messages_may_be_polled(rank: int, size: int) -> None:
+def case_messages_can_be_polled(rank: int, size: int) -> None:
     large = 2_000_000
     with group_of_all() as group:
         if rank < 2:
@@ -364,7 +364,7 @@ def case_messages_may_be_polled(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_a_wait_beside_a_future_has_its_own_time_out(rank: int, size: int) -> None:
+def case_wait_beside_a_future_has_its_own_timeout(rank: int, size: int) -> None:
     """The future's thread is in MPI for the same message."""
     if rank == 1:
         received = torch.zeros(1)
@@ -385,7 +385,7 @@ def case_a_wait_beside_a_future_has_its_own_time_out(rank: int, size: int) -> No
 
 
 @sizes(2, 3, 4)
-def case_a_handle_is_waited_for_by_many_threads(rank: int, size: int) -> None:
+def case_many_threads_wait_for_one_handle(rank: int, size: int) -> None:
     if rank == 1:
         work = dist.irecv(torch.zeros(1), 0)
         outcomes: list[object] = []
@@ -416,7 +416,7 @@ def case_a_handle_is_waited_for_by_many_threads(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_a_block_may_be_polled(rank: int, size: int) -> None:
+def case_coalescing_block_can_be_polled(rank: int, size: int) -> None:
     with group_of_all() as group:
         group._start_coalescing(torch.device("cpu"))
         tensors = [torch.ones(2) for _ in range(50)]
@@ -438,7 +438,7 @@ def case_a_block_may_be_polled(rank: int, size: int) -> None:
 # --- coalescing blocks --------------------------------------------------------------------
 
 
-def case_an_error_ends_a_coalescing_block(rank: int, size: int) -> None:
+def case_error_ends_a_coalescing_block(rank: int, size: int) -> None:
     device = torch.device("cpu")
     with group_of_all() as group:
         issued = torch.ones(3)
@@ -463,7 +463,7 @@ def case_an_error_ends_a_coalescing_block(rank: int, size: int) -> None:
         still_works(group)
 
 
-def case_a_coalescing_block_is_one_threads_own(rank: int, size: int) -> None:
+def case_coalescing_block_belongs_to_one_thread(rank: int, size: int) -> None:
     device = torch.device("cpu")
     with group_of_all() as group:
         group._start_coalescing(device)
@@ -484,7 +484,7 @@ def case_a_coalescing_block_is_one_threads_own(rank: int, size: int) -> None:
 # --- threads of C++ -----------------------------------------------------------------------
 
 
-def case_a_thread_without_python_frames_calls_the_group(rank: int, size: int) -> None:
+def case_thread_without_python_frames_can_call_the_group(rank: int, size: int) -> None:
     """As autograd's threads for devices do."""
     group = dist.group.WORLD
     total = torch.ones(3)

@@ -23,7 +23,7 @@ def own_gpu() -> torch.device:
     return device
 
 
-def case_our_stream_is_none_of_pytorchs(rank: int, size: int) -> None:
+def case_backend_stream_is_not_a_pytorch_stream(rank: int, size: int) -> None:
     device = own_gpu()
     ours = cuda_copies._own_stream(device.index)
     theirs = {torch.cuda.Stream(device).cuda_stream for _ in range(100)}
@@ -31,7 +31,7 @@ def case_our_stream_is_none_of_pytorchs(rank: int, size: int) -> None:
     assert ours.cuda_stream != torch.cuda.default_stream(device).cuda_stream
 
 
-def case_what_came_before_the_call_is_awaited(rank: int, size: int) -> None:
+def case_call_waits_for_earlier_work_on_the_stream(rank: int, size: int) -> None:
     device = own_gpu()
     for stream in (torch.cuda.Stream(device), torch.cuda.default_stream(device)):
         with torch.cuda.stream(stream):
@@ -44,7 +44,7 @@ def case_what_came_before_the_call_is_awaited(rank: int, size: int) -> None:
         equal(value, [size * size * (size + 1) / 2] * 1000)
 
 
-def case_what_comes_after_the_call_is_not(rank: int, size: int) -> None:
+def case_call_does_not_wait_for_later_work_on_the_stream(rank: int, size: int) -> None:
     """The copies run beside the program's stream.
 
     Those of a CUDA-aware MPI need not: Open MPI 5.0.7 waits for the default stream.
@@ -61,7 +61,7 @@ def case_what_comes_after_the_call_is_not(rank: int, size: int) -> None:
         equal(value, [float(size * size)] * 1000)
 
 
-def case_waiting_for_a_gpu_keeps_no_core_busy(rank: int, size: int) -> None:
+def case_waiting_for_a_gpu_leaves_cores_idle(rank: int, size: int) -> None:
     own_gpu()
     value = torch.ones(10)
     dist.all_reduce(value)
@@ -72,7 +72,7 @@ def case_waiting_for_a_gpu_keeps_no_core_busy(rank: int, size: int) -> None:
     assert used < took / 2, f"{used:.2f} s of {took:.2f} s"
 
 
-def case_conjugates_and_negatives(rank: int, size: int) -> None:
+def case_conjugated_and_negated_tensors(rank: int, size: int) -> None:
     own_gpu()
     group = dist.group.WORLD
     plain = torch.complex(torch.full((4,), rank + 1.0), torch.ones(4))
@@ -85,14 +85,14 @@ def case_conjugates_and_negatives(rank: int, size: int) -> None:
     equal(negative.resolve_neg(), [size * (size + 1) / 2] * 4)
 
 
-def case_factor_of_a_sum(rank: int, size: int) -> None:
+def case_premultiplied_sum_factor(rank: int, size: int) -> None:
     operation = dist._make_nccl_premul_sum(torch.tensor(2.0, device=own_gpu()))
     value = torch.full((3,), rank + 1.0)
     dist.all_reduce(value, operation)
     equal(value, [size * (size + 1.0)] * 3)
 
 
-def case_parameters_take_results(rank: int, size: int) -> None:
+def case_parameters_receive_results(rank: int, size: int) -> None:
     own_gpu()
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         for later in (False, True):
@@ -105,7 +105,7 @@ def case_parameters_take_results(rank: int, size: int) -> None:
             assert parameter._version == 0
 
 
-def case_a_model_on_the_host_under_a_default_gpu(rank: int, size: int) -> None:
+def case_model_on_the_host_with_default_device_gpu(rank: int, size: int) -> None:
     own_gpu()
     model = torch.nn.Linear(2, 1, bias=False, device="cpu")
     replica = torch.nn.parallel.DistributedDataParallel(model)
@@ -116,7 +116,7 @@ def case_a_model_on_the_host_under_a_default_gpu(rank: int, size: int) -> None:
     assert value.tolist() == [float(size)] * 3
 
 
-def case_callbacks_have_the_gpu_of_their_future(rank: int, size: int) -> None:
+def case_callbacks_run_with_the_gpu_of_their_future(rank: int, size: int) -> None:
     device = own_gpu()
     work = dist.all_reduce(torch.ones(3), async_op=True)
     chosen = work.get_future().then(lambda _: torch.cuda.current_device()).wait()

@@ -112,7 +112,7 @@ def case_several_groups_at_once(rank, size):
 
 
 @case(sizes=(2, 3, 4))
-def case_a_rank_outside_may_leave_first(rank, size):
+def case_rank_outside_the_group_may_leave_first(rank, size):
     """Rank 0, which serves the store, destroys its group while the others make theirs."""
     if rank == 0:
         dist.new_group(list(range(1, size)))
@@ -165,7 +165,7 @@ def case_destroy_one_group(rank, size):
 
 
 @case(group=False, seconds=120)
-def case_again_and_again(rank, size):
+def case_repeated_init_and_destroy(rank, size):
     for i in range(10):
         start()
         tensor = values(rank, 3) + i
@@ -179,8 +179,8 @@ def case_again_and_again(rank, size):
 
 
 @case(group=False, seconds=120)
-def case_renewals_leave_nothing(rank, size):
-    """Neither communicators nor sockets, but for what somebody still holds."""
+def case_renewing_the_world_leaks_no_communicators_or_sockets(rank, size):
+    """Only communicators that are still referenced remain, and no sockets."""
     held = mpi.renew_world()
     handles, files = set(), 0
     for turn in range(12):
@@ -209,8 +209,8 @@ def case_renewals_leave_nothing(rank, size):
 
 
 @case(seconds=120)
-def case_destroyed_groups_leave_nothing(rank, size):
-    """Neither communicators nor messages that nobody took, which no later group gets."""
+def case_destroyed_groups_leak_no_communicators_or_messages(rank, size):
+    """Unreceived messages are not delivered to a later group."""
     if dist.get_backend() == "gloo":
         return
     last = size - 1
@@ -247,7 +247,7 @@ def case_destroyed_groups_leave_nothing(rank, size):
 
 
 @case(sizes=(1, 2))
-def case_a_communicator_that_has_the_handle_of_a_freed_one(rank, size):
+def case_communicator_reusing_a_freed_handle(rank, size):
     """It has a name and members of its own in the log, whoever has freed the other."""
     if dist.get_backend() == "gloo":
         return
@@ -267,7 +267,7 @@ def case_a_communicator_that_has_the_handle_of_a_freed_one(rank, size):
 
 
 @case(group=False)
-def case_a_very_long_time_out(rank, size):
+def case_very_long_timeout(rank, size):
     """Longer than the 292 years that Python's locks know."""
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(days=200_000))
     group = dist.new_group(timeout=timedelta(days=200_000))
@@ -289,7 +289,7 @@ def case_a_very_long_time_out(rank, size):
 
 
 @case(group=False, sizes=(1,), seconds=90)
-def case_no_communicator_left(rank, size):
+def case_running_out_of_communicators_raises(rank, size):
     """The error says what is used up and what to do."""
     made, world = [], mpi.world()
     with contextlib.suppress(MPI.Exception):
@@ -311,7 +311,7 @@ def case_no_communicator_left(rank, size):
 
 
 @case(group=False)
-def case_another_backend_beside_it(rank, size):
+def case_gloo_and_mpi4py_groups_coexist(rank, size):
     """gloo and mpi4py groups live in the same ranks, as benchmarks need."""
     start()
     gloo = dist.new_group(list(range(size)), backend="gloo")
@@ -328,7 +328,7 @@ def case_another_backend_beside_it(rank, size):
 
 
 @case(group=False)
-def case_destroyed_group_says_so(rank, size):
+def case_call_on_destroyed_group_raises(rank, size):
     start()
     group = dist.group.WORLD
     dist.destroy_process_group()
@@ -343,7 +343,7 @@ def case_destroyed_group_says_so(rank, size):
 
 
 @case(sizes=(2, 3), group=False, seconds=120)
-def case_who_destroys_its_group_frees_those_that_wait_for_it(rank, size):
+def case_destroying_a_group_frees_ranks_waiting_for_it(rank, size):
     """As a rank does that was interrupted before their call, and makes a new group at once."""
     last = size - 1
     ones, many = torch.ones(3), torch.ones(500_000)
@@ -373,7 +373,7 @@ def case_who_destroys_its_group_frees_those_that_wait_for_it(rank, size):
 
 
 @case(group=False, seconds=120)
-def case_default_arguments_of_torch_are_the_group_of_now(rank, size):
+def case_default_arguments_of_torch_follow_the_current_group(rank, size):
     """PyTorch's functions with gradients would keep the group that was there at their import."""
     for _ in range(2):
         start()

@@ -110,7 +110,7 @@ def sleep_until_rank_0_comes(
 
 
 @case(sizes=(2, 4))
-def case_a_rank_that_waits_leaves_its_core_to_others(rank: int, size: int) -> None:
+def case_waiting_rank_yields_its_core(rank: int, size: int) -> None:
     ones = torch.ones(3)
     for call in (
         lambda: dist.all_reduce(ones),
@@ -122,7 +122,7 @@ def case_a_rank_that_waits_leaves_its_core_to_others(rank: int, size: int) -> No
 
 
 @case(sizes=(2, 4))
-def case_a_rank_that_waits_for_a_handle_leaves_its_core_to_others(rank: int, size: int) -> None:
+def case_rank_waiting_for_a_handle_yields_its_core(rank: int, size: int) -> None:
     def call() -> None:
         dist.all_reduce(torch.ones(3), async_op=True).wait()
 
@@ -163,7 +163,7 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_calls_that_do_not_match_are_told_apart_in_any_turn(rank: int, size: int) -> None:
+def case_mismatched_calls_are_detected_at_any_call_number(rank: int, size: int) -> None:
     for number in range(1, 6):
         with raises(MismatchError, f"rank {size - 1}: all_reduce(SUM) of 9"):
             dist.all_reduce(torch.ones(9 if rank == size - 1 else number))
@@ -173,7 +173,7 @@ def case_calls_that_do_not_match_are_told_apart_in_any_turn(rank: int, size: int
 
 
 @case(sizes=(2, 3))
-def case_the_number_of_a_call_starts_again_at_zero(rank: int, size: int) -> None:
+def case_call_number_wraps_to_zero(rank: int, size: int) -> None:
     meeting = dist.group.WORLD._channels[0]._arrivals
     meeting.meetings = arrivals._NUMBER - 3
     dist.barrier()
@@ -196,7 +196,7 @@ def no_free_slot(here: bool) -> Iterator[None]:
 
 
 @case(sizes=(2, 3))
-def case_a_rank_without_a_free_slot(rank: int, size: int) -> None:
+def case_rank_without_a_free_slot(rank: int, size: int) -> None:
     with no_free_slot(here=rank == 0), group_of_all() as group:
         assert isinstance(group._channels[0]._arrivals, RemoteArrivals)
         still_works(group)
@@ -206,7 +206,7 @@ def case_a_rank_without_a_free_slot(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 4))
-def case_a_rank_that_waits_without_a_slot_leaves_its_core_to_others(rank: int, size: int) -> None:
+def case_waiting_rank_without_a_slot_yields_its_core(rank: int, size: int) -> None:
     ones = torch.ones(3)
     with no_free_slot(here=rank == 0), group_of_all() as group:
         for call, most in (
@@ -218,7 +218,7 @@ def case_a_rank_that_waits_without_a_slot_leaves_its_core_to_others(rank: int, s
 
 
 @case(sizes=(2, 3))
-def case_a_rank_asleep_without_a_slot_is_freed_at_its_deadline(rank: int, size: int) -> None:
+def case_rank_asleep_without_a_slot_is_freed_at_its_deadline(rank: int, size: int) -> None:
     with no_free_slot(here=rank == 0):
         group = dist.new_group(timeout=timedelta(seconds=1))
     if rank:
@@ -230,7 +230,7 @@ def case_a_rank_asleep_without_a_slot_is_freed_at_its_deadline(rank: int, size: 
 
 
 @case(sizes=(2, 3))
-def case_slots_are_given_back(rank: int, size: int) -> None:
+def case_slots_are_released(rank: int, size: int) -> None:
     free = len(arrivals._free_slots)
     for _ in range(5):
         with group_of_all() as group:
@@ -254,12 +254,12 @@ def send_and_sleep_in(comm: Any, rank: int, barrier: Callable[[], object]) -> No
 
 
 @case(sizes=(2, 3))
-def case_a_message_moves_on_while_its_sender_sleeps(rank: int, size: int) -> None:
+def case_message_progresses_while_its_sender_sleeps(rank: int, size: int) -> None:
     send_and_sleep_in(world(), rank, dist.barrier)
 
 
 @case(sizes=(2, 3))
-def case_a_group_that_a_rank_has_left_ends_long_before_its_deadline(rank: int, size: int) -> None:
+def case_group_left_by_a_rank_ends_before_its_deadline(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=GROUP_SECONDS))
     if rank:
         with raises(CommunicationError, within=0.8 * GROUP_SECONDS):
@@ -269,7 +269,7 @@ def case_a_group_that_a_rank_has_left_ends_long_before_its_deadline(rank: int, s
 
 
 @case(sizes=(2, 3))
-def case_a_group_that_failed_stays_failed_when_it_is_closed(rank: int, size: int) -> None:
+def case_failed_group_stays_failed_after_close(rank: int, size: int) -> None:
     """The others must not wait to learn why it was closed."""
     with group_of_all() as group:
         meeting = group._channels[0]._arrivals
@@ -284,7 +284,7 @@ def case_a_group_that_failed_stays_failed_when_it_is_closed(rank: int, size: int
 
 
 @case(sizes=(2, 3, 4))
-def case_a_rank_that_waits_in_comm_leaves_its_core_to_others(rank: int, size: int) -> None:
+def case_rank_waiting_in_comm_yields_its_core(rank: int, size: int) -> None:
     comm = renew_world()
     mine, total = numpy.ones(3), numpy.zeros(3)
     for call in (
@@ -302,7 +302,7 @@ def case_a_rank_that_waits_in_comm_leaves_its_core_to_others(rank: int, size: in
 
 
 @case(sizes=(2, 3))
-def case_the_root_of_a_gather_in_comm_leaves_its_core_to_others(rank: int, size: int) -> None:
+def case_root_of_a_comm_gather_yields_its_core(rank: int, size: int) -> None:
     comm = renew_world()
     mine, all_of_them = numpy.full(2, float(rank)), numpy.zeros((size, 2))
     for call in (
@@ -316,7 +316,7 @@ def case_the_root_of_a_gather_in_comm_leaves_its_core_to_others(rank: int, size:
 
 
 @case(sizes=(2, 3))
-def case_a_rank_that_needs_no_other_goes_on_in_comm(rank: int, size: int) -> None:
+def case_independent_comm_calls_do_not_wait_for_other_ranks(rank: int, size: int) -> None:
     """Also many calls ahead of the others."""
     comm, ahead = renew_world(), 50
     for number in range(ahead):
@@ -354,7 +354,7 @@ def case_no_rank_oversleeps_in_comm(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_a_collective_of_comm_that_a_rank_never_calls_ends_in_time(rank: int, size: int) -> None:
+def case_comm_collective_missed_by_a_rank_ends_in_time(rank: int, size: int) -> None:
     """Under any MPI the ranks are free afterwards, none is left in MPI, and all go on."""
     before = deadlines.has_abandoned_a_thread()
     for call in (
@@ -377,7 +377,7 @@ def case_a_collective_of_comm_that_a_rank_never_calls_ends_in_time(rank: int, si
 
 
 @case(sizes=(2, 3))
-def case_an_interrupt_of_one_that_waits_in_comm_frees_all(rank: int, size: int) -> None:
+def case_interrupting_one_rank_in_comm_frees_all(rank: int, size: int) -> None:
     before = deadlines.has_abandoned_a_thread()
     comm = renew_world()
     if rank == 1:
@@ -394,7 +394,7 @@ def case_an_interrupt_of_one_that_waits_in_comm_frees_all(rank: int, size: int) 
 
 
 @case(sizes=(2, 3))
-def case_a_rank_that_lost_count_does_not_meet_in_comm(rank: int, size: int) -> None:
+def case_comm_works_after_a_rank_lost_count(rank: int, size: int) -> None:
     comm = renew_world()
     comm.timeout = 0.5 * MISSED_SECONDS
     if rank == 0:
@@ -410,7 +410,7 @@ def case_a_rank_that_lost_count_does_not_meet_in_comm(rank: int, size: int) -> N
 
 
 @case(sizes=(2, 3))
-def case_a_wrong_call_of_comm_raises_at_once(rank: int, size: int) -> None:
+def case_invalid_comm_call_raises_at_once(rank: int, size: int) -> None:
     comm = renew_world()
     if rank == 0:
         with raises(TypeError, within=0.5 * WAIT_SECONDS):
@@ -419,7 +419,7 @@ def case_a_wrong_call_of_comm_raises_at_once(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_a_rank_asleep_in_comm_can_be_freed_early(rank: int, size: int) -> None:
+def case_rank_asleep_in_comm_can_be_freed_early(rank: int, size: int) -> None:
     """As the checks do, under any MPI; a rank whose turn comes later gets the report, too."""
     before = deadlines.has_abandoned_a_thread()
     comm = renew_world()
@@ -435,7 +435,7 @@ def case_a_rank_asleep_in_comm_can_be_freed_early(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_the_slots_of_comms_are_given_back(rank: int, size: int) -> None:
+def case_comm_slots_are_released(rank: int, size: int) -> None:
     comm = renew_world()
     free = len(arrivals._free_slots)
     for _ in range(5):
@@ -448,7 +448,7 @@ def case_the_slots_of_comms_are_given_back(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_comm_of_a_rank_without_a_free_slot(rank: int, size: int) -> None:
+def case_comm_on_a_rank_without_a_free_slot(rank: int, size: int) -> None:
     comm = renew_world()
     with no_free_slot(here=rank == 0):
         child = comm.Dup()
@@ -458,6 +458,6 @@ def case_comm_of_a_rank_without_a_free_slot(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3))
-def case_a_message_of_comm_moves_on_while_its_sender_sleeps(rank: int, size: int) -> None:
+def case_comm_message_progresses_while_its_sender_sleeps(rank: int, size: int) -> None:
     comm = renew_world()
     send_and_sleep_in(comm, rank, comm.Barrier)

@@ -43,7 +43,7 @@ def start(backend: str, seconds: float = GROUP_SECONDS) -> None:
 
 
 @case(group=False)
-def case_ours_for_all_devices_that_are_named(rank, size):
+def case_mpi4py_for_all_named_devices(rank, size):
     for backend in OURS_ALONE:
         start(backend)
         group = dist.new_group(backend=backend)
@@ -55,7 +55,7 @@ def case_ours_for_all_devices_that_are_named(rank, size):
 
 
 @case(group=False, sizes=(0,) if is_possible() else ())
-def case_another_backend_for_some_devices_is_refused(rank, size):
+def case_unsupported_backend_combination_raises(rank, size):
     """The error says what to write, and what it says works."""
     for backend in MIXED:
         with raises(ValueError, '"mpi4py"', 'dist.new_group(backend="gloo")', torch.__version__):
@@ -95,7 +95,7 @@ def case_each_device_has_the_backend_that_was_named(rank, size):
 
 
 @mixed
-def case_one_call_has_tensors_of_one_backend(rank, size):
+def case_call_with_tensors_of_two_backends_raises(rank, size):
     start("cpu:mpi4py,cuda:gloo")
     with FakeTensorMode(allow_non_fake_inputs=True):
         gpu = torch.ones(2, device="cuda")
@@ -108,7 +108,7 @@ def case_one_call_has_tensors_of_one_backend(rank, size):
 
 
 @mixed
-def case_parts_of_a_mixed_group(rank, size):
+def case_subgroups_of_a_mixed_group(rank, size):
     for backend in MIXED:
         start(backend)
         part = dist.new_group([1, 0])
@@ -133,7 +133,7 @@ def case_parts_of_a_mixed_group(rank, size):
 
 
 @mixed
-def case_a_destroyed_group_says_so(rank, size):
+def case_call_on_destroyed_group_raises(rank, size):
     for backend in MIXED:
         start(backend)
         group = dist.group.WORLD
@@ -144,7 +144,7 @@ def case_a_destroyed_group_says_so(rank, size):
 
 
 @mixed
-def case_a_deadline_and_a_mismatch(rank, size):
+def case_deadline_and_mismatch_errors(rank, size):
     start("cpu:mpi4py,cuda:gloo")
     group = dist.new_group(timeout=timedelta(seconds=1))
     for asynchronous in (False, True):
@@ -166,7 +166,7 @@ def case_a_deadline_and_a_mismatch(rank, size):
 
 
 @mixed
-def case_a_renewal_has_the_same_backends(rank, size):
+def case_renewed_group_has_the_same_backends(rank, size):
     for backend in MIXED:
         start(backend)
         part = dist.new_group([0, 1])
@@ -181,7 +181,7 @@ def case_a_renewal_has_the_same_backends(rank, size):
 
 
 @mixed
-def case_another_backend_that_can_not_be_made(rank, size):
+def case_failure_to_create_the_other_backend(rank, size):
     plugin = dist.Backend._plugins["GLOO"]
 
     def refuse(*_):
@@ -228,7 +228,7 @@ def case_debug_level_detail(rank, size):
 
 
 @mixed
-def case_the_flight_recorder_sees_the_other_backend(rank, size):
+def case_flight_recorder_records_the_other_backend(rank, size):
     start("cpu:gloo,cuda:mpi4py")
     still_works()
     record = pickle.loads(_distributed_c10d._dump_fr_trace(True, False, False))

@@ -96,7 +96,7 @@ def case_accelerate(rank, size):
 
 
 @case(sizes=(2, 3, 4), group=False, seconds=180)
-def case_accelerate_refuses_the_name(rank, size):
+def case_accelerate_rejects_the_backend_name(rank, size):
     """Why README.md says to initialise first; what it says there is what runs here."""
     from accelerate import Accelerator, InitProcessGroupKwargs
 
@@ -155,7 +155,7 @@ def case_fabric(rank, size):
 
 
 @case(group=False, seconds=180)
-def case_fabric_makes_the_group_itself(rank, size):
+def case_fabric_creates_the_process_group(rank, size):
     """Lightning passes the backend's name on; the ranks are those of mpiexec."""
     from lightning.fabric import Fabric
     from lightning.fabric.strategies import DDPStrategy

@@ -471,7 +471,7 @@ ELSEWHERE = {"abort", "shutdown", *REFUSED}
 
 
 @sizes(2, 3)
-def case_every_declared_form(rank, size):
+def case_every_declared_overload(rank, size):
     unknown = [
         form
         for form in declared_forms()
@@ -512,7 +512,7 @@ def case_both_generations_of_names(rank, size):
 
 
 @sizes(2)
-def case_then_as_communication_hooks_use_it(rank, size):
+def case_then_as_used_by_communication_hooks(rank, size):
     group = dist.group.WORLD
     future = group.allreduce([ones(rank, 3)]).get_future()
     mean = future.then(lambda done: done.value()[0] / group.size()).wait()
@@ -522,7 +522,7 @@ def case_then_as_communication_hooks_use_it(rank, size):
 
 
 @sizes(2)
-def case_wrong_forms_are_refused(rank, size):
+def case_invalid_overloads_raise(rank, size):
     group, tensor = dist.group.WORLD, ones(rank, 2)
     for call, word in [
         (lambda: group.allreduce([tensor], "sum"), "AllreduceOptions"),

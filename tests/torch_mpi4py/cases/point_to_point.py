@@ -29,7 +29,7 @@ def case_ring(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_a_send_moves_on_while_its_rank_computes(rank, size):
+def case_send_progresses_while_its_rank_computes(rank, size):
     """Even a long one, which MPI alone moves only in its calls."""
     for count in LENGTHS:
         if rank % 2 == 0:
@@ -44,7 +44,7 @@ def case_a_send_moves_on_while_its_rank_computes(rank, size):
 
 
 @case(sizes=(2, 4))
-def case_a_receive_moves_on_while_its_rank_computes(rank, size):
+def case_receive_progresses_while_its_rank_computes(rank, size):
     for count in LENGTHS:
         if rank % 2 == 0:
             dist.send(values(rank, count), rank + 1)
@@ -58,7 +58,7 @@ def case_a_receive_moves_on_while_its_rank_computes(rank, size):
 
 
 @several
-def case_a_message_is_apart_from_the_making_of_a_communicator(rank, size):
+def case_message_does_not_mix_with_communicator_creation(rank, size):
     """Open MPI makes some by messages of 4 bytes with the tag that is given, here a callback's."""
     left, right = (rank - 1) % size, (rank + 1) % size
     received = [torch.zeros(1, dtype=torch.int32) for _ in range(4)]
@@ -79,7 +79,7 @@ def case_a_message_is_apart_from_the_making_of_a_communicator(rank, size):
 
 
 @several
-def case_comm_s_messages_are_apart_from_the_making_of_a_communicator(rank, size):
+def case_comm_message_does_not_mix_with_communicator_creation(rank, size):
     comm, received = world(), numpy.zeros(1, numpy.int32)
     receive = comm.Irecv(received, (rank - 1) % size, tag=7)
     made = comm.Create_group(comm.Get_group(), tag=7)
@@ -91,7 +91,7 @@ def case_comm_s_messages_are_apart_from_the_making_of_a_communicator(rank, size)
 
 
 @several
-def case_a_tag_out_of_range_is_refused(rank, size):
+def case_tag_out_of_range_raises(rank, size):
     for tag in (-1, 2**31 - 1):
         with raises(ValueError, "tag must be a whole number from 0 to"):
             dist.isend(torch.ones(1), (rank + 1) % size, tag=tag)
@@ -149,7 +149,7 @@ def case_tags(rank, size):
 
 
 @several
-def case_order_is_kept(rank, size):
+def case_messages_keep_their_order(rank, size):
     if rank == 0:
         works = [dist.isend(torch.tensor([float(i)]), 1) for i in range(50)]
         for work in works:
@@ -188,7 +188,7 @@ def case_strided_message(rank, size):
 
 
 @several
-def case_does_not_queue_behind_a_collective(rank, size):
+def case_message_does_not_queue_behind_a_collective(rank, size):
     """Rank 0 enters an all_reduce first; rank 1 does so only after its message came."""
     tensor = values(rank, 3)
     if rank == 0:
@@ -234,7 +234,7 @@ def case_polling_completes(rank, size):
 
 
 @several
-def case_a_receive_that_is_taken_back(rank, size):
+def case_cancelled_receive(rank, size):
     """What is sent afterwards goes to the next receive, and a message that came is kept."""
     if rank == 0:
         given_up, kept = torch.zeros(2), torch.zeros(2)
@@ -261,7 +261,7 @@ def case_a_receive_that_is_taken_back(rank, size):
 
 
 @several
-def case_nobody_has_died(rank, size):
+def case_failed_ranks_is_empty_without_failures(rank, size):
     group = dist.group.WORLD
     assert not group.survives_failures
     assert group.failed_ranks() == group.acknowledge_failures() == []
@@ -269,7 +269,7 @@ def case_nobody_has_died(rank, size):
 
 @case(sizes=(2,))
 def case_memory_of_an_abandoned_handle(rank, size):
-    """Whoever throws handle and tensor away does not give the memory away while MPI uses it."""
+    """Dropping handle and tensor does not free the memory while MPI uses it."""
     count = 50_000  # large enough for a rendezvous, so that the sender's memory is read late
     if rank == 0:
         dist.irecv(torch.zeros(count), 1, tag=3)
@@ -300,7 +300,7 @@ def case_memory_of_an_abandoned_handle(rank, size):
 
 
 @case(sizes=(2,))
-def case_a_message_that_came_before_the_group_failed_is_received(rank, size):
+def case_message_sent_before_the_group_failed_is_received(rank, size):
     group = dist.new_group()
     if rank == 0:
         for tag in range(2):

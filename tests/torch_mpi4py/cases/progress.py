@@ -50,7 +50,7 @@ def sum_of_ranks(size: int) -> int:
 
 
 @ranks.case(mpi="openmpi")
-def case_who_waits_runs_it(rank: int, size: int) -> None:
+def case_waiting_caller_runs_the_operation(rank: int, size: int) -> None:
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         tensors = [torch.full((3,), rank) for _ in range(10)]
         works = [start(group, tensor) for tensor in tensors]
@@ -62,7 +62,7 @@ def case_who_waits_runs_it(rank: int, size: int) -> None:
 
 
 @ranks.case(mpi="openmpi")
-def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
+def case_synchronous_call_runs_earlier_operations(rank: int, size: int) -> None:
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         first, second = torch.full((2,), rank), torch.ones(2)
         work = start(group, first)
@@ -72,7 +72,7 @@ def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
         equal(second, [size] * 2)
 
 
-def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
+def case_call_returning_while_abandoned_ends_once(rank: int, size: int) -> None:
     """The watcher gives up a call that is stuck, in the moment in which it comes back."""
     late = work.CollectiveWork()
     late.channel, late.call = Channel(MPI.COMM_SELF, "late", 0, 5.0), Call("barrier")
@@ -102,8 +102,8 @@ def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: 
     assert late.channel.close(20)
 
 
-def case_nobody_waits(rank: int, size: int) -> None:
-    """What nobody waits for begins by itself: another rank may wait for it."""
+def case_operation_starts_without_a_wait(rank: int, size: int) -> None:
+    """It starts by itself because another rank may wait for it."""
     for mode in MODES:
         with threads_are(mode), group_of_all() as group:
             tensor = torch.full((3,), rank)
@@ -116,7 +116,7 @@ def case_nobody_waits(rank: int, size: int) -> None:
 
 
 def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:
-    """One who runs what he waits for must not keep what others wait for."""
+    """A rank that runs its own operation must not hold up those of others."""
     for mode in MODES:
         with threads_are(mode), group_of_all() as one, group_of_all() as other:
             for _ in range(20):
@@ -128,7 +128,7 @@ def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:
                 equal(tensors[1], [size] * 2)
 
 
-def case_who_cannot_help_calls_the_thread(rank: int, size: int) -> None:
+def case_waits_outside_mpi_wake_the_progress_thread(rank: int, size: int) -> None:
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         tensors = [torch.full((3,), rank) for _ in range(3)]
         start(group, tensors[0]).wait(timedelta(seconds=15))
@@ -138,7 +138,7 @@ def case_who_cannot_help_calls_the_thread(rank: int, size: int) -> None:
             equal(tensor, [sum_of_ranks(size)] * 3)
 
 
-def case_an_emulated_link_is_used_at_once(rank: int, size: int) -> None:
+def case_operation_on_an_emulated_link_starts_at_once(rank: int, size: int) -> None:
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         with emulated_link(latency=1e-3, bandwidth=1e9):
             work = start(group, torch.ones(3))
@@ -148,7 +148,7 @@ def case_an_emulated_link_is_used_at_once(rank: int, size: int) -> None:
             time.sleep(1e-3)
 
 
-def case_a_destroyed_group_ends_what_is_queued(rank: int, size: int) -> None:
+def case_destroying_a_group_completes_queued_operations(rank: int, size: int) -> None:
     for patience in (None, LONG_SECONDS):
         for mode in MODES:
             with threads_are(mode, patience):
@@ -159,7 +159,7 @@ def case_a_destroyed_group_ends_what_is_queued(rank: int, size: int) -> None:
                 equal(tensor, [sum_of_ranks(size)] * 3)
 
 
-def case_many_threads_wait(rank: int, size: int) -> None:
+def case_many_threads_wait_for_operations(rank: int, size: int) -> None:
     for mode in MODES:
         with threads_are(mode), group_of_all() as group:
             for _ in range(5):
@@ -199,7 +199,7 @@ class Watched(progress.ProgressThread):
             time.sleep(1e-3)
 
 
-def case_a_thread_without_work_looks_less_often(rank: int, size: int) -> None:
+def case_idle_progress_thread_polls_less_often(rank: int, size: int) -> None:
     tasks: deque = deque()
     thread = Watched(tasks)
     thread.look()
@@ -216,7 +216,7 @@ def case_a_thread_without_work_looks_less_often(rank: int, size: int) -> None:
 
 
 @ranks.case(mpi="openmpi")
-def case_ddp_runs_its_buckets_itself(rank: int, size: int) -> None:
+def case_ddp_backward_runs_its_buckets(rank: int, size: int) -> None:
     """DDP waits in C++; the end of backward runs what the thread has not begun."""
     torch.manual_seed(0)
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
@@ -237,8 +237,8 @@ def case_ddp_runs_its_buckets_itself(rank: int, size: int) -> None:
 
 
 @ranks.case(mpi="openmpi")
-def case_the_event_begins_when_it_runs(rank: int, size: int) -> None:
-    """The log gives the time in MPI, not that in the queue, whoever has run it."""
+def case_event_starts_when_its_operation_runs(rank: int, size: int) -> None:
+    """The log gives the time in MPI, not in the queue, whichever thread runs it."""
     with threads_are("patient", LONG_SECONDS), group_of_all() as group:
         number = events.mark()
         work = start(group, torch.ones(3))

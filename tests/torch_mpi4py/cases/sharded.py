@@ -136,7 +136,7 @@ def case_tensor_parallel_within_data_parallel(rank, size):
     equal_parameters(model, train_serially(mlp(width=12), 2))
 
 
-def case_gradient_clipping_sees_the_whole_gradient(rank, size):
+def case_gradient_clipping_uses_the_global_norm(rank, size):
     model = shard_layers(mlp(), init_device_mesh(torch.get_default_device().type, (size,)))
     serial.loss_of(model, 0, rank).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1).full_tensor()

@@ -49,7 +49,7 @@ def in_order(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) ->
 
 
 @case(sizes=(2, 3))
-def case_a_sum_that_overflows_is_infinite_without_a_warning(rank: int, size: int) -> None:
+def case_overflowing_sum_is_infinite_without_a_warning(rank: int, size: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for count in (3, COUNTS[-1]):
@@ -63,7 +63,7 @@ def case_a_sum_that_overflows_is_infinite_without_a_warning(rank: int, size: int
 
 
 @case(sizes=(2, 3, 4))
-def case_a_sum_has_the_bits_of_one_in_the_order_of_ranks(rank: int, size: int) -> None:
+def case_sum_is_bitwise_equal_to_sum_in_rank_order(rank: int, size: int) -> None:
     for count in COUNTS:
         expected = in_order([numbers_of(r, count) for r in range(size)], torch.add)
         for _ in range(3):
@@ -74,7 +74,7 @@ def case_a_sum_has_the_bits_of_one_in_the_order_of_ranks(rank: int, size: int) -
 
 
 @case(sizes=(2, 3, 4))
-def case_every_dtype_and_operation_goes_through_memory(rank: int, size: int) -> None:
+def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> None:
     whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     real = (torch.float32, torch.float64)
     function = {
@@ -108,7 +108,7 @@ def case_every_dtype_and_operation_goes_through_memory(rank: int, size: int) -> 
 
 
 @case(sizes=(2, 4))
-def case_other_forms_of_all_reduce_go_through_memory(rank: int, size: int) -> None:
+def case_other_forms_of_all_reduce_use_shared_memory(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
     for count in (3, CHUNK + 5):
         half = torch.full((count,), rank + 1.0, dtype=torch.bfloat16)
@@ -148,7 +148,7 @@ def _counted() -> Iterator[list[int]]:
 
 
 @case(sizes=(2, 3))
-def case_ranks_that_cannot_share_memory_leave_sums_to_mpi(rank: int, size: int) -> None:
+def case_ranks_without_shared_memory_sum_through_mpi(rank: int, size: int) -> None:
     at_the_last, no_hindrance = rank == size - 1, contextlib.nullcontext()
     hindrances = (
         mock.patch.object(shared_sums, "_create", return_value=(None, None)),
@@ -174,7 +174,7 @@ def case_ranks_that_cannot_share_memory_leave_sums_to_mpi(rank: int, size: int) 
 
 
 @case(sizes=(2,))
-def case_the_memory_of_groups_is_given_back(rank: int, size: int) -> None:
+def case_group_memory_is_released(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
     before = shared_sums._open
     for _ in range(shared_sums._MOST_OPEN + 5):
@@ -214,7 +214,7 @@ def case_sums_of_two_groups_on_two_threads_do_not_mix(rank: int, size: int) -> N
 
 
 @case(sizes=(2, 3))
-def case_sums_that_do_not_match_are_told_apart(rank: int, size: int) -> None:
+def case_mismatched_sums_are_detected(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
     for count in (4, CHUNK + 4):
         with raises(MismatchError, str(count), str(count + 1), "still usable"):
@@ -230,7 +230,7 @@ def case_sums_that_do_not_match_are_told_apart(rank: int, size: int) -> None:
 
 
 @case(sizes=(2, 3), mpi="openmpi")  # with MPICH the thread that sleeps is given up, till the end
-def case_a_rank_that_stops_within_a_sum_frees_the_others(rank: int, size: int) -> None:
+def case_rank_stopping_within_a_sum_frees_the_others(rank: int, size: int) -> None:
     usual = SharedSums._meet
 
     def late(self: SharedSums) -> None:
@@ -248,7 +248,7 @@ def case_a_rank_that_stops_within_a_sum_frees_the_others(rank: int, size: int) -
 
 
 @case(sizes=(2,))
-def case_a_thread_that_waits_has_short_slices(rank: int, size: int) -> None:
+def case_waiting_thread_has_short_slices(rank: int, size: int) -> None:
     slices: list[Any] = []
     usual = time_slice.shorten
 

@@ -27,7 +27,7 @@ def same_bits(sparse: torch.Tensor, dense: torch.Tensor) -> None:
     assert torch.equal(sparse.to_dense(), dense), f"{sparse.to_dense()} is not {dense}"
 
 
-def case_sum_is_that_of_dense_tensors(rank, size):
+def case_sum_equals_dense_sum(rank, size):
     for dtype in DTYPES:
         for uncoalesced in (False, True):
             sparse = rows_of(rank, dtype, uncoalesced)
@@ -46,7 +46,7 @@ def case_average(rank, size):
         same_bits(sparse, dense)
 
 
-def case_no_values_anywhere(rank, size):
+def case_tensors_without_values(rank, size):
     sparse = torch.zeros(3, 4).to_sparse()
     dist.all_reduce(sparse)
     same_bits(sparse, torch.zeros(3, 4))
@@ -61,7 +61,7 @@ def case_all_dimensions_sparse_and_asynchronous(rank, size):
 
 
 @sizes(2, 3, 4)
-def case_mismatch_is_named(rank, size):
+def case_mismatch_is_reported(rank, size):
     other = torch.ones(4) if rank == 0 else torch.ones(4).to_sparse()
     with raises(MismatchError, "all_reduce(SUM) of 4", "of sparse 4"):
         dist.all_reduce(other)
@@ -88,7 +88,7 @@ def words_of(rank: int, step: int) -> torch.Tensor:
 
 
 @sizes(2, 4)
-def case_ddp_trains_an_embedding_like_one_process(rank, size):
+def case_ddp_of_a_sparse_embedding_equals_one_process(rank, size):
     replica, serial = DDP(Words()), Words()
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in (replica, serial)]
     for step in range(3):

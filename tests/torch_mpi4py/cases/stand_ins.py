@@ -72,7 +72,7 @@ def take_every_call(like: torch.Tensor, rank: int, size: int) -> None:
 
 
 def case_fake_tensors(rank, size):
-    """As with torch's own groups nothing moves, and nobody is waited for."""
+    """As with torch's own groups nothing is sent, and no call waits."""
     with FakeTensorMode():
         take_every_call(torch.ones(3), rank, size)
     dist.barrier()
@@ -80,7 +80,7 @@ def case_fake_tensors(rank, size):
         still_works()
 
 
-def case_tensors_without_memory_are_refused(rank, size):
+def case_tensors_without_memory_raise(rank, size):
     """The error names the call, and the group can be used."""
     if dist.get_backend() == "gloo":
         return

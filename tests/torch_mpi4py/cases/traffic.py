@@ -23,7 +23,7 @@ from tests.teaching.trace_format import check_trace, flows
 from tests.torch_mpi4py.helpers import equal, raises
 
 
-def case_all_reduces_cost_what_the_formulas_say(rank, size):
+def case_all_reduce_traffic_matches_the_formulas(rank, size):
     for name, algorithm in ALGORITHMS.items():
         for numel in (0, 1, 3, 8, 1001):
             with Traffic() as traffic:
@@ -55,7 +55,7 @@ def case_all_reduces_cost_what_the_formulas_say(rank, size):
 
 
 @case(sizes=(3, 4))
-def case_links_are_told_apart(rank, size):
+def case_traffic_distinguishes_links(rank, size):
     comm = world()
     with Traffic() as traffic:
         if rank == 0:
@@ -87,7 +87,7 @@ def comm_pickled(sent: object) -> bytes:
     return clocks.MPI.pickle.dumps(sent)
 
 
-def case_library_collectives_show_what_was_handed_over(rank, size):
+def case_library_collectives_count_input_bytes(rank, size):
     comm = world()
     with Traffic() as traffic:
         for _ in range(3):
@@ -144,8 +144,8 @@ class _Pickled:
 
 
 @case(sizes=(3,))
-def case_a_handle_that_garbage_drops_while_another_is_counted(rank, size):
-    """Garbage may be collected anywhere: neither may the meter stand still, nor lose one."""
+def case_handle_collected_while_another_is_counted(rank, size):
+    """Garbage may be collected anywhere: the meter must neither deadlock nor lose a message."""
 
     class Counts(dict):
         def get(self, *given):
@@ -169,7 +169,7 @@ def case_a_handle_that_garbage_drops_while_another_is_counted(rank, size):
 
 
 @case(sizes=(3,))
-def case_a_wrong_group_is_refused(rank, size):
+def case_invalid_group_raises(rank, size):
     with raises(TypeError, "process group"):
         Traffic("x")
     group = dist.new_group([0])
@@ -179,8 +179,8 @@ def case_a_wrong_group_is_refused(rank, size):
 
 
 @case(sizes=(3,))
-def case_each_collective_counts_what_this_rank_gives(rank, size):
-    """Whatever a rank only gets is not handed over: every tensor has 5 float32, 20 bytes."""
+def case_each_collective_counts_bytes_sent_by_this_rank(rank, size):
+    """Received bytes are not counted: every tensor has 5 float32, 20 bytes."""
     one, parts = torch.zeros(5), [torch.zeros(5) for _ in range(size)]
     whole = torch.zeros(5 * size)
     at_root = rank == 1
@@ -209,7 +209,7 @@ def case_each_collective_counts_what_this_rank_gives(rank, size):
 
 
 @case(sizes=(4,))
-def case_one_group_alone_in_its_own_numbers(rank, size):
+def case_traffic_of_one_group_uses_group_ranks(rank, size):
     pair = dist.new_group([1, 3])
     inside = rank in (1, 3)
     with Traffic(pair if inside else None) as traffic, Traffic() as everything:
@@ -227,7 +227,7 @@ def case_one_group_alone_in_its_own_numbers(rank, size):
 
 
 @case(sizes=(4,))
-def case_nothing_is_lost_when_the_log_turns_over(rank, size):
+def case_counts_survive_log_wraparound(rank, size):
     many = RECORDS + 500
     comm, empty = world(), numpy.zeros(1, numpy.int8)
     with Traffic() as traffic:
@@ -243,7 +243,7 @@ def case_nothing_is_lost_when_the_log_turns_over(rank, size):
 
 
 @case(sizes=(4,))
-def case_blocks_end_errors_and_threads(rank, size):
+def case_nested_blocks_errors_and_threads(rank, size):
     comm = world()
     with Traffic() as traffic:
         with Traffic() as within:
@@ -282,7 +282,7 @@ def case_blocks_end_errors_and_threads(rank, size):
         events.log.enabled = True
 
 
-def case_clocks_of_one_machine_agree(rank, size):
+def case_clocks_on_one_machine_agree(rank, size):
     offsets = clocks.clock_offsets(world())
     assert len(offsets) == size
     assert offsets[0] == (0.0, 0.0)
@@ -298,7 +298,7 @@ def case_clocks_of_one_machine_agree(rank, size):
 
 
 @case(sizes=(4,))
-def case_a_timeline_shows_what_all_did(rank, size):
+def case_timeline_shows_all_ranks(rank, size):
     begin = events.mark()
     with events.section("ring"):
         ALGORITHMS["ring"].all_reduce(torch.zeros(64))

@@ -45,7 +45,7 @@ def case_sparse(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_unequal_parts_beyond_an_int(rank: int, size: int) -> None:
+def case_uneven_parts_larger_than_an_int(rank: int, size: int) -> None:
     """None of this memory is ever touched."""
     parts = [torch.empty(2**31 - 5, dtype=torch.uint8), torch.empty(7, dtype=torch.uint8)]
     with refused(ValueError, "unequal parts", "2147483647"):
@@ -62,7 +62,7 @@ def case_unequal_parts_beyond_an_int(rank: int, size: int) -> None:
     still_works()
 
 
-def case_no_tensor(rank: int, size: int) -> None:
+def case_argument_that_is_not_a_tensor(rank: int, size: int) -> None:
     if rank == 0:
         with refused((TypeError, ValueError)):
             dist.all_reduce([1.0, 2.0])
@@ -138,7 +138,7 @@ def case_rank_out_of_range(rank: int, size: int) -> None:
     still_works()
 
 
-def case_talking_to_oneself(rank: int, size: int) -> None:
+def case_message_to_own_rank(rank: int, size: int) -> None:
     with refused(ValueError):
         dist.send(torch.ones(1), dst=rank)
     with refused(ValueError):
@@ -153,7 +153,7 @@ def case_negative_tag(rank: int, size: int) -> None:
     still_works()
 
 
-def case_operation_without_meaning(rank: int, size: int) -> None:
+def case_unsupported_operation(rank: int, size: int) -> None:
     bad = [
         (torch.ones(2), dist.ReduceOp.BAND, "BAND"),
         (torch.ones(2), dist.ReduceOp.BOR, "BOR"),
@@ -170,7 +170,7 @@ def case_operation_without_meaning(rank: int, size: int) -> None:
     still_works()
 
 
-def case_memory_that_cannot_take_in_a_result(rank: int, size: int) -> None:
+def case_memory_that_cannot_hold_a_result(rank: int, size: int) -> None:
     shared = torch.ones(1).expand(3)
     if rank == 0:
         with refused(ValueError, "share memory"):
@@ -183,7 +183,7 @@ def case_memory_that_cannot_take_in_a_result(rank: int, size: int) -> None:
     dist.broadcast(shared if rank == 0 else torch.zeros(3), src=0)  # it can be read
 
 
-def case_error_of_an_asynchronous_call_is_raised_by_the_call(rank: int, size: int) -> None:
+def case_asynchronous_call_raises_argument_errors_at_once(rank: int, size: int) -> None:
     if rank == 0:
         with refused(ValueError, "meta"):
             dist.all_reduce(torch.empty(2, device="meta"), async_op=True)

@@ -61,7 +61,7 @@ def case_all_reduce_async(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_the_first_of_many_async(rank: int, size: int) -> None:
+def case_first_of_many_async_calls(rank: int, size: int) -> None:
     def call(group: dist.ProcessGroup) -> None:
         works = [dist.all_reduce(torch.ones(2), group=group, async_op=True) for _ in range(5)]
         for work in works[1:]:
@@ -122,7 +122,7 @@ def case_large_send_without_a_receiver(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_everyone_receives(rank: int, size: int) -> None:
+def case_all_ranks_receive(rank: int, size: int) -> None:
     group = brief_group()
     with raises(FREED, within=TIMEOUT + SLACK):
         dist.recv(torch.ones(2), src=(rank + 1) % size, group=group)
@@ -131,7 +131,7 @@ def case_everyone_receives(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_wait_with_a_time_out_of_its_own(rank: int, size: int) -> None:
+def case_wait_with_its_own_timeout(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
     if rank:
         work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
@@ -142,7 +142,7 @@ def case_wait_with_a_time_out_of_its_own(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_time_out_in_the_options_of_a_call(rank: int, size: int) -> None:
+def case_timeout_in_call_options(rank: int, size: int) -> None:
     for asynchronous in (False, True):
         group = dist.new_group(timeout=timedelta(seconds=20))
         options = dist.AllreduceOptions()
@@ -156,7 +156,7 @@ def case_time_out_in_the_options_of_a_call(rank: int, size: int) -> None:
 
 
 @sizes(2, 3)
-def case_message_names_the_call(rank: int, size: int) -> None:
+def case_error_message_names_the_call(rank: int, size: int) -> None:
     group = brief_group()
     words: list[str] = []
     if rank:
@@ -171,7 +171,7 @@ def case_message_names_the_call(rank: int, size: int) -> None:
 
 
 @sizes(2, 3)
-def case_new_group_to_which_one_rank_comes_too_late(rank: int, size: int) -> None:
+def case_new_group_with_a_late_rank(rank: int, size: int) -> None:
     for comes in (rank > 0, rank == 0):
         if comes:
             words = ("new_group", " Timed out ", f"of {size} ranks")
@@ -192,7 +192,7 @@ def new_ones(seconds: float) -> list[Callable[[], dist.ProcessGroup]]:
 
 
 @sizes(2, 3)
-def case_new_group_again_after_a_time_out(rank: int, size: int) -> None:
+def case_new_group_succeeds_after_a_timeout(rank: int, size: int) -> None:
     """Ranks that have tried more or less often find each other."""
     for way in range(2):
         for early, tries in ((0, 1), (size - 1, 3)):
@@ -210,8 +210,8 @@ def case_new_group_again_after_a_time_out(rank: int, size: int) -> None:
 
 
 @sizes(2, 3)
-def case_a_rank_that_comes_when_the_others_have_given_up(rank: int, size: int) -> None:
-    """It is not let through alone; where no other can come again, it is told at once."""
+def case_late_rank_in_new_group_raises_after_the_others_gave_up(rank: int, size: int) -> None:
+    """It does not pass alone; if no other rank can come again, it raises at once."""
     counted = [lambda s=s: dist.new_group(timeout=timedelta(seconds=s)) for s in (TIMEOUT, 60)]
     for way in range(3):
         briefly, again = counted if way == 2 else (new_ones(TIMEOUT)[way], new_ones(TIMEOUT)[way])
@@ -228,7 +228,7 @@ def case_a_rank_that_comes_when_the_others_have_given_up(rank: int, size: int) -
 
 
 @sizes(2, 3)
-def case_a_group_made_and_destroyed_and_made_while_one_rank_is_late(rank: int, size: int) -> None:
+def case_new_group_recreated_while_one_rank_is_late(rank: int, size: int) -> None:
     """No rank is let through by what is left of the meeting before."""
     for turn in range(4):
         late = turn % size
@@ -271,7 +271,7 @@ def case_interrupt_in_new_group(rank: int, size: int) -> None:
 
 
 @sizes(2, 3)
-def case_interrupt_that_the_program_handles(rank: int, size: int) -> None:
+def case_interrupt_handled_by_the_program(rank: int, size: int) -> None:
     """Its handler only sets a flag, so the group goes on."""
     struck: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: struck.append(number))
@@ -297,7 +297,7 @@ def case_interrupt_that_the_program_handles(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_collective_in_a_callback_that_one_rank_lacks(rank: int, size: int) -> None:
+def case_collective_in_a_callback_missing_on_one_rank(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
     work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
     group.set_timeout(timedelta(seconds=TIMEOUT))  # not for that one, which all ranks call
@@ -316,13 +316,13 @@ def case_collective_in_a_callback_that_one_rank_lacks(rank: int, size: int) -> N
 
 
 @sizes(2, 3)
-def case_hang_after_hang(rank: int, size: int) -> None:
+def case_repeated_hangs(rank: int, size: int) -> None:
     for _ in range(5):
         without_rank_0(rank, lambda group: dist.all_reduce(torch.ones(2), group=group))
 
 
 @sizes(2, 3)
-def case_recover_by_a_new_default_group(rank: int, size: int) -> None:
+def case_recovery_with_a_new_default_group(rank: int, size: int) -> None:
     dist.destroy_process_group()
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=20))
     dist.group.WORLD.set_timeout(timedelta(seconds=TIMEOUT))  # all ranks had to come so far
@@ -456,7 +456,7 @@ def case_broken_hook_in_backward_of_ddp(rank: int, size: int) -> None:
 
 
 @sizes(2, 3)
-def case_guarded_world(rank: int, size: int) -> None:
+def case_missing_rank_in_calls_of_guarded_comm(rank: int, size: int) -> None:
     comm = torch_mpi4py.renew_world()
     assert torch_mpi4py.world() is comm
     for call in (
@@ -489,7 +489,7 @@ def case_guarded_world(rank: int, size: int) -> None:
 
 
 @sizes(3)
-def case_no_success_for_a_send_that_was_swept_away(rank: int, size: int) -> None:
+def case_revoked_send_does_not_report_success(rank: int, size: int) -> None:
     # Open MPI calls about one in four such sends complete on the rank that was freed.
     for _ in range(8):
         comm = torch_mpi4py.renew_world()
@@ -501,7 +501,7 @@ def case_no_success_for_a_send_that_was_swept_away(rank: int, size: int) -> None
 
 
 @sizes(2, 3)
-def case_guarded_world_interrupted(rank: int, size: int) -> None:
+def case_interrupt_in_calls_of_guarded_comm(rank: int, size: int) -> None:
     comm = torch_mpi4py.renew_world()
     if rank == 1:
         interrupted(lambda: comm.recv(source=0))
@@ -513,7 +513,7 @@ def case_guarded_world_interrupted(rank: int, size: int) -> None:
     assert comm.allgather(rank) == list(range(size))
 
 
-def case_interrupt_elsewhere_frees_nobody(rank: int, size: int) -> None:
+def case_interrupt_outside_a_wait_frees_no_rank(rank: int, size: int) -> None:
     # An interrupt in plain Python is Python's affair: the groups stay as they are.
     try:
         _thread.interrupt_main()

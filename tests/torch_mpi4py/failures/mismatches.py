@@ -81,7 +81,7 @@ def case_order(rank: int, size: int) -> None:
 
 
 @sizes(2, 3, 4)
-def case_number_of_collectives_meets_a_barrier(rank: int, size: int) -> None:
+def case_barrier_meets_all_reduce(rank: int, size: int) -> None:
     with raises(MismatchError, "barrier", "all_reduce"):
         if rank == 0:
             dist.barrier()
@@ -136,7 +136,7 @@ def case_in_a_coalescing_manager(rank: int, size: int) -> None:
 
 
 @sizes(2)
-def case_switched_off(rank: int, size: int) -> None:
+def case_mismatch_check_disabled(rank: int, size: int) -> None:
     group = dist.new_group()
     group.check_collectives = False
     still_works(group)

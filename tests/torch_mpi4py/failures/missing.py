@@ -29,7 +29,7 @@ def all_come() -> None:
     still_works()
 
 
-def case_all_there(rank, size):
+def case_all_ranks_arrive(rank, size):
     for _ in range(20):
         come(seconds=20)
     dist.group.WORLD.monitored_barrier()
@@ -38,7 +38,7 @@ def case_all_there(rank, size):
 
 
 @sizes(2, 3, 4)
-def case_one_is_missing(rank, size):
+def case_one_rank_is_missing(rank, size):
     for missing in (0, size - 1):
         dist.barrier()
         if rank != missing:
@@ -49,7 +49,7 @@ def case_one_is_missing(rank, size):
 
 
 @sizes(3, 4)
-def case_several_are_missing(rank, size):
+def case_several_ranks_are_missing(rank, size):
     if rank == 0:
         with raises(DeadlineError, "rank 1 did not arrive", "wait_all_ranks"):
             come()
@@ -66,7 +66,7 @@ def case_several_are_missing(rank, size):
 
 
 @sizes(2, 4)
-def case_no_time_at_all(rank, size):
+def case_zero_timeout_expires_at_once(rank, size):
     """A time-out of zero is over at once, as with gloo; it does not mean the group's own."""
     if rank == 0:
         with raises(DeadlineError, " Timed out ", "rank 1 did not arrive within 0 s", within=10):
@@ -76,8 +76,8 @@ def case_no_time_at_all(rank, size):
 
 
 @sizes(3)
-def case_one_gives_up_before_the_last_comes(rank, size):
-    """Who has raised cannot pass any more, so nobody may."""
+def case_one_rank_gives_up_before_the_last_arrives(rank, size):
+    """A rank that has raised can no longer pass, so no rank may."""
     if rank == 2:
         dist.recv(torch.zeros(1), src=0)
         with raises(DeadlineError, " Timed out ", "rank 0 did not arrive within 0.3 s"):
@@ -92,7 +92,7 @@ def case_one_gives_up_before_the_last_comes(rank, size):
 
 
 @sizes(3)
-def case_one_is_interrupted(rank, size):
+def case_one_rank_is_interrupted(rank, size):
     """The others do not wait for it, and it may come again."""
     store = dist.group.WORLD.get_group_store()
     seen = [store.add(f"monitored_barrier/{one}", 0) for one in range(size)]
@@ -133,7 +133,7 @@ class _Struck:
 
 
 @sizes(3)
-def case_one_is_interrupted_as_it_comes(rank, size):
+def case_one_rank_is_interrupted_on_arrival(rank, size):
     group = dist.group.WORLD
     store = group.get_group_store()
     seen = store.add("monitored_barrier/0", 0)
@@ -153,7 +153,7 @@ def case_one_is_interrupted_as_it_comes(rank, size):
 
 
 @sizes(2, 3)
-def case_a_rank_outside_does_nothing(rank, size):
+def case_rank_outside_the_group_does_nothing(rank, size):
     part = dist.new_group([0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a call on a rank outside

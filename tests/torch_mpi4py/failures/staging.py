@@ -162,7 +162,7 @@ def case_ddp(rank: int, size: int) -> None:
     still_works()
 
 
-def case_an_operation_reads_what_those_before_it_wrote(rank: int, size: int) -> None:
+def case_operation_reads_results_of_earlier_operations(rank: int, size: int) -> None:
     with no_tensor_is_on_the_host():
         cases.check_chains(rank, size)
 
@@ -172,12 +172,12 @@ def case_results_are_written_as_gloo_writes_them(rank: int, size: int) -> None:
         cases.case_results_are_written_as_gloo_writes_them(rank, size)
 
 
-def case_every_collective_writes_outside_autograd(rank: int, size: int) -> None:
+def case_collectives_write_outside_autograd(rank: int, size: int) -> None:
     with no_tensor_is_on_the_host():
-        cases.case_every_collective_writes_outside_autograd(rank, size)
+        cases.case_collectives_write_outside_autograd(rank, size)
 
 
-def case_the_factor_of_a_sum_is_staged(rank: int, size: int) -> None:
+def case_premultiplied_sum_factor_is_staged(rank: int, size: int) -> None:
     scale = mock.patch.object(collectives, "scale_before", wraps=collectives.scale_before)
     with no_tensor_is_on_the_host() as copied, scale as scaled:
         operation = dist._make_nccl_premul_sum(torch.tensor(2.0))
@@ -191,7 +191,7 @@ def case_the_factor_of_a_sum_is_staged(rank: int, size: int) -> None:
             assert call.args[1].data_ptr() in copied.hosts
 
 
-def case_a_result_that_cannot_be_written_is_an_error_of_one_rank(rank: int, size: int) -> None:
+def case_unwritable_result_raises_on_one_rank_only(rank: int, size: int) -> None:
     """As where the GPU has no memory left: the others have the result, and the group lives."""
     plain_copy = buffers.Staging._copy
 

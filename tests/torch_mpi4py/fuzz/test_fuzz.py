@@ -37,32 +37,32 @@ def jobs() -> Iterator[Jobs]:
 
 
 @pytest.mark.timeout(900)
-def test_random_programs_give_what_the_model_and_gloo_give(jobs: Jobs) -> None:
+def test_random_programs_match_the_model_and_gloo(jobs: Jobs) -> None:
     assert search(programs(), on_jobs(jobs), EXAMPLES) >= EXAMPLES
 
 
 @pytest.mark.timeout(900)
-def test_all_ranks_end_whatever_befalls_one_and_the_others_go_on() -> None:
+def test_random_programs_with_a_failing_rank_end() -> None:
     tried = search(failing_programs(), in_a_job_of_its_own, FAILING_EXAMPLES)
     assert tried >= FAILING_EXAMPLES
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", KEPT)
-def test_a_kept_program_goes_well(jobs: Jobs, name: str) -> None:
+def test_kept_program_passes(jobs: Jobs, name: str) -> None:
     finding = jobs.check(KEPT[name])
     assert finding is None, described(KEPT[name], finding)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FAILING)
-def test_a_kept_program_with_a_failure_goes_well(name: str) -> None:
+def test_kept_program_with_a_failing_rank_passes(name: str) -> None:
     finding = in_a_job_of_its_own(FAILING[name], None)
     assert finding is None, described(FAILING[name], finding)
 
 
 @pytest.mark.timeout(900)
-def test_a_planted_defect_is_found_and_shrunk() -> None:
+def test_planted_defect_is_found_and_shrunk() -> None:
     """More of them: ``make fuzz ARGS=--planted``."""
     planted = Jobs(("order_of_strided_outputs",))
     try:
@@ -88,7 +88,7 @@ class StalledJob(Job):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("stalls", "signature"), [(1, None), (2, "gloo: hung")])
-def test_gloo_runs_once_more_where_only_gloo_stalled(stalls: int, signature: str | None) -> None:
+def test_gloo_is_rerun_when_only_gloo_stalled(stalls: int, signature: str | None) -> None:
     sum_of_two = Program(2, (Slot(),), ((0, 1),), (Collective("all_reduce"),))
     jobs = Jobs(seconds=10)
     stalled = StalledJob("gloo", 2)
@@ -117,7 +117,7 @@ CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:2765
         ("mpi4py", (TIMED_OUT, CLOSED), False),
     ],
 )
-def test_gloo_has_stalled_if_its_only_errors_are_of_time(
+def test_gloo_counts_as_stalled_with_only_timeout_errors(
     backend: str, errors: tuple[str, str], stalled: bool
 ) -> None:
     program = Program(2, (Slot(),), ((0, 1),), (Collective("all_reduce"),))

@@ -34,14 +34,14 @@ def error_of(function, *arguments, **options) -> str:
     return message
 
 
-def case_resume_is_exact_bit_for_bit(rank, size):
+def case_resume_is_bitwise_exact(rank, size):
     wanted = interrupted.uninterrupted(rank)
     path = folder_of_all() / "run.pt"
     interrupted.save_after(7, path, rank)
     assert interrupted.resume(path) == wanted
 
 
-def case_a_rank_that_cannot_write_or_read_tells_all(rank, size):
+def case_failed_write_or_read_raises_on_all_ranks(rank, size):
     layer = nn.Linear(1, 1)
     parts = {"model": layer, "optimizer": torch.optim.SGD(layer.parameters(), lr=1.0)}
     place = {"epoch": 0, "step": 0, "sampler_seed": 0}
@@ -60,7 +60,7 @@ def case_a_rank_that_cannot_write_or_read_tells_all(rank, size):
         assert f"on rank {size - 1}" in message
 
 
-def case_another_number_of_ranks(rank, size):
+def case_resume_with_another_number_of_ranks(rank, size):
     path = folder_of_all() / "run.pt"
     layer = nn.Linear(1, 1)
     parts = {"model": layer, "optimizer": torch.optim.SGD(layer.parameters(), lr=1.0)}
