@@ -148,7 +148,8 @@ def assert_weights_moved(
 
 
 def _of_one_layout(prepare: Callable[[], Tensors], group: dist.ProcessGroup | None) -> Tensors:
-    """Return what ``prepare`` gives here, after all ranks found theirs of the same layout."""
+    """Return the result of ``prepare``, once all ranks have found theirs to have the same
+    layout."""
     own: list[Tensors] = []
 
     def layout() -> list:
