@@ -1,5 +1,4 @@
-"""The parts of a measurement on other pages: five figures for the README, the targets, the
-plots."""
+"""A measurement's parts on other pages: five figures for the README, the targets, the plots."""
 
 from __future__ import annotations
 
@@ -152,8 +151,7 @@ def number(value: float) -> str:
 
 
 def plot_five(result: dict, path: Path) -> None:
-    """Draw the five figures, a panel each; the last place describes the machine and the
-    measurement."""
+    """Draw the five figures, a panel each; the last place names the machine and the measurement."""
     figure = Figure(figsize=(9.6, 5.6), layout="constrained", facecolor="white")
     *places, last = figure.subplots(3, 2).flat
     for axes, panel in zip(places, panels(result), strict=True):

@@ -9,7 +9,7 @@ torchrun then ends all ranks and starts them again, and they find the checkpoint
 
 The last line of the output is the result, as JSON: which step this life of the ranks began with,
 how often torchrun had started them again, and a checksum of the weights, which is the same
-whether somebody died or not.
+whether a rank died or not.
 """
 
 import argparse

@@ -111,8 +111,7 @@ def formulas(markdown: str) -> list[str]:
 
 
 def for_screen_readers(page: str, tex: list[str]) -> str:
-    """Give accessible names to slides, buttons, and formulas (their TeX), which Marp leaves
-    unnamed.
+    """Name what Marp leaves unnamed: slides, buttons, and formulas by their TeX.
 
     Raises:
         SlidesError: if there are not as many formulas on the page as in ``tex``.

@@ -95,8 +95,7 @@ class _Room:
             )
 
     def judge(self, answer: dict[str, str]) -> Found:
-        """Return the outcome of an answer; ``lost`` means that this room is unusable from now
-        on."""
+        """Return the outcome of an answer; ``lost`` means that this room is now unusable."""
         from ipyranks import ClusterError, RemoteCellError
 
         exercise = find(answer["id"])

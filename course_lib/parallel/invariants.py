@@ -148,8 +148,7 @@ def assert_weights_moved(
 
 
 def _of_one_layout(prepare: Callable[[], Tensors], group: dist.ProcessGroup | None) -> Tensors:
-    """Return the result of ``prepare``, once all ranks have found theirs to have the same
-    layout."""
+    """Return the result of ``prepare``, after all ranks found theirs of the same layout."""
     own: list[Tensors] = []
 
     def layout() -> list:

@@ -28,8 +28,7 @@ def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SE
 
 
 def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
-    """Return the client that executes ``notebook``, in a kernel that it ends with all its
-    processes."""
+    """Return the client for ``notebook``; it ends its kernel with all of the kernel's processes."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
     from nbclient import NotebookClient

@@ -92,8 +92,7 @@ class Trials:
         self.end()
 
     def run(self, id: str, code: str, deadline: float) -> Outcome:
-        """Return the outcome of the check for the cell ``code``, within about ``deadline``
-        seconds."""
+        """Return the check's outcome for the cell ``code``, within about ``deadline`` seconds."""
         if self._process is None:
             self._start()
         began = time.monotonic()

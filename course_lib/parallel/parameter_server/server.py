@@ -170,8 +170,7 @@ class Server:
         self._go_on()
 
     def _go_on_after_deaths(self) -> None:
-        """Remove the dead from all lists and continue; one more may die while others are
-        answered."""
+        """Remove the dead from all lists and go on; one more may die while others are answered."""
         while True:
             for worker in self._progress.active.intersection(self._team.dead()):
                 self.record.died[worker] = self._now()

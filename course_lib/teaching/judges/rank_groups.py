@@ -33,8 +33,7 @@ def need_process_group() -> None:
 def on_each_rank(
     try_it: Callable[[dist.ProcessGroup], dict[str, Any]], ranks: list[int] | None = None
 ) -> Findings:
-    """Call ``try_it(group)`` on ``ranks``, in a group of their own; return its findings on all
-    ranks.
+    """Call ``try_it(group)`` on ``ranks``, in a group of their own; share its findings with all.
 
     ``try_it`` returns a dict. What it raises comes back under the key ``error``, and the rank in
     the world under ``rank``. What was found is told by rank in the group; ranks outside come last,
@@ -101,8 +100,7 @@ def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) ->
 
 
 def _without_process_group() -> AbstractContextManager[Any]:
-    """Raise WrongAnswer if a function that is given a communicator calls all ranks through
-    ``dist``.
+    """Raise WrongAnswer if a function given a communicator calls all ranks through ``dist``.
 
     Some of them are not there to answer, and the world's group would be lost.
     """

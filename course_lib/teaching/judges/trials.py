@@ -85,8 +85,7 @@ def plain(value: Any) -> Any:
 
 
 def returned(function: Callable, *arguments: Any) -> Any:
-    """Call a learner's function; its yields are returned as a list, its exceptions marked as its
-    own."""
+    """Call a learner's function; list what it yields, and mark its exceptions as its own."""
     result = function(*arguments)
     if not isinstance(result, Iterator):
         return result

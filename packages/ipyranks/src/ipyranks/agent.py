@@ -36,8 +36,7 @@ from .runtime_dir import RuntimeDir, sweep_stale, tail
 log = logging.getLogger("agent")
 
 GREETING = "rank-by-rank agent"
-"""The prefix of the line that identifies the agent; a login script may have written output
-before."""
+"""The prefix of the line that identifies the agent; a login script may print before it."""
 
 _WATCH_INTERVAL_S = 0.1
 _LOOK_AT_ENGINES_EVERY_S = 0.5

@@ -92,8 +92,7 @@ class Breakpoints(RankPdb):
         self._traces, self._goes_on = bool(self.breaks), True
 
     def stop_here(self, frame: FrameType) -> bool:
-        """Whether to stop in a frame: not in those that run the cell, nor in calls of
-        communication."""
+        """Whether to stop in a frame: not in those that run the cell, or that communicate."""
         root = frame.f_globals.get("__name__", "").partition(".")[0]
         return root not in _PASSED_BY and super().stop_here(frame)
 

@@ -3,8 +3,8 @@
 ``python -m ipyranks.keeper CONFIG`` runs in a session of its own, so neither a
 restart nor the death of the notebook's kernel takes it along. It listens on a Unix socket:
 
-- the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
-  within the grace time, everything is stopped and every trace removed;
+- the owner (a kernel) holds a connection; when that breaks and no kernel adopts the cluster within
+  the grace time, everything is stopped and every trace removed;
 - engines and controller hold one each; they end when the keeper does.
 
 On other hosts agents represent the ranks (:mod:`.host_link`). :mod:`.exchange` defines how all of

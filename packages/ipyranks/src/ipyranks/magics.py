@@ -127,7 +127,7 @@ class RankMagics(ParallelMagics):
         block = self.view.block if args.block is None else args.block
         # The view itself keeps all ranks as its targets: renewals concern all of them.
         targets = self._eval_target_str(args.targets) if args.targets else None
-        self._limit(args)  # raises if they are none
+        self._limit(args)  # raises if it is invalid
         self._signum(args)
         with StopButton() as button:
             self.cluster.require_running()

@@ -263,9 +263,7 @@ def renew(timeout_s: float | None) -> None:
     before = mpi.world()
     of_group = dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else 0.0
     for lost in list(process_group.live_groups):
-        if (
-            lost.is_busy
-        ):  # with calls that other ranks never make: destroying it would wait for them
+        if lost.is_busy:  # with what other ranks never call: to destroy it would wait for them
             lost.abort()
     if dist.is_initialized():
         dist.destroy_process_group()  # and with it every sub-group

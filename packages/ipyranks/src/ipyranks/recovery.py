@@ -376,8 +376,7 @@ class Recovery:
             raise
 
     def _free_from_old_cell(self) -> None:
-        """Interrupt cells that an earlier kernel left on the ranks; report ranks that do not
-        stop."""
+        """Interrupt cells of an earlier kernel on the ranks; report ranks that do not stop."""
         cluster = self._cluster
         asked = cluster.view.apply_async(os.getpid)
         if asked.wait(_OLD_CELL_MAY_END_S):

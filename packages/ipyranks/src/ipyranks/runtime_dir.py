@@ -89,7 +89,7 @@ class RuntimeDir:
         return _SHARED_MEMORY / f"rank-by-rank-{os.getuid()}-{base}-{self.path.name}"
 
     def rank_log(self, rank: int) -> Path:
-        """Where rank ``rank`` writes what is printed outside of cells."""
+        """Where rank ``rank`` writes output that is printed outside cells."""
         return self.logs / f"rank-{rank}.log"
 
     def hold(self) -> None:

@@ -201,7 +201,7 @@ class Position(NamedTuple):
         time: when that was.
         cpu: seconds for which the main thread had run on a core, 0 if unknown.
         site: line of the program in which the main thread was.
-        cell: number of the latest cell, 0 outside of notebooks and where cells are not counted.
+        cell: number of the latest cell, 0 outside notebooks and where cells are not counted.
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
         began: when the latest cell or the program began, 0 if none has.

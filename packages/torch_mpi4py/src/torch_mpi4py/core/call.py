@@ -38,7 +38,7 @@ _OP_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREM
 class Call:
     """What must be equal on all ranks for one collective.
 
-    Nothing changes it but for ``places``.
+    Immutable, except for ``places``.
 
     Args:
         name: the collective, by its name in torch.distributed.

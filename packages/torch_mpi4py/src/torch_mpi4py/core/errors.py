@@ -14,8 +14,7 @@ class CommunicationError(DistBackendError):
     """Base of all errors that the backend raises about communication."""
 
     def _render_traceback_(self) -> list[str]:
-        """The traceback that a notebook shows: the caller's own lines, without those of the
-        backend."""
+        """The traceback that a notebook shows: the caller's lines, without those of the backend."""
         get_ipython = sys.modules["IPython"].get_ipython
 
         ending = _up_to_the_caller(self.__traceback__)

@@ -26,8 +26,7 @@ class Link(Protocol):
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """The settings on which a collective's ranks must agree: seconds of latency, bytes a
-        second."""
+        """What a collective's ranks must agree on: seconds of latency, bytes a second."""
 
     def send(
         self,

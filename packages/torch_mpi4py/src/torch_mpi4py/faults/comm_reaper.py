@@ -84,8 +84,7 @@ class _Farewell:
         self._pending.append((request, memory))
 
     def _take_off(self) -> None:
-        """Receive messages that have arrived and that no call expects any more; all ranks have
-        retired it."""
+        """Receive arrived messages that no call expects any more; all ranks have retired it."""
         status = MPI.Status()
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
             memory = bytearray(status.Get_count(MPI.BYTE))

@@ -123,8 +123,7 @@ class Channel(deadlines.Runner):
             pass
 
     def hurry(self) -> None:
-        """Have the progress thread begin what is queued now, for a waiting thread that can't
-        help."""
+        """Have the progress thread begin what is queued, for a waiting thread that can't help."""
         if self._queue:
             self._progress.hurry()
 

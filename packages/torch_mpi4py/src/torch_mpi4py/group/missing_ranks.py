@@ -34,8 +34,7 @@ def monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Return when all ranks of ``group`` have arrived; otherwise, name the missing ones on all
-    others.
+    """Return when all ranks of ``group`` have arrived; otherwise all others name the missing.
 
     ``torch.distributed.monitored_barrier`` does this for gloo and refuses every other backend.
 

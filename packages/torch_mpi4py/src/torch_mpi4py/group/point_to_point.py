@@ -293,8 +293,7 @@ class PointToPointWork(Handle):
         )
 
     def _end_alone(self) -> None:
-        """After a death that the group survives: a request that is still active can be waited
-        for."""
+        """After a death that the group survives: a request still active can be waited for."""
         if not self._request:
             self._end()
             return

@@ -733,8 +733,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return when all ranks have arrived; otherwise, raise on all others and name the missing
-        ones.
+        """Return when all ranks have arrived; otherwise all others raise and name the missing.
 
         Args:
             timeout: time allowed, the group's own if None; zero asks which ranks are there now.

@@ -96,8 +96,7 @@ def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
 
 
 def ended(error: BaseException | None = None) -> None:
-    """Write that this program has come to its end, or ends with ``error``; the first call
-    counts."""
+    """Write that this program has ended, or ends with ``error``; the first call counts."""
     global _over
     with _lock:
         if not _over:

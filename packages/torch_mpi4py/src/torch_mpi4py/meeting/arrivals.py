@@ -284,9 +284,7 @@ class Arrivals(Slot):
             return word & _NUMBER == number
 
         missing = [one for one in self._peers if not has_come(one.words[one.first + turn])]
-        if (
-            work.on_callers_thread
-        ):  # elsewhere it would keep the interpreter from a thread that computes
+        if work.on_callers_thread:  # elsewhere it would keep the GIL from a computing thread
             missing = spin_for(missing, turn, has_come)
         if missing:
             self._sleep_until_come(work, missing, turn, has_come)

@@ -95,8 +95,7 @@ class Bells:
             _wake(words, _ASLEEP, number)
 
     def receives(self, source: int, size_bytes: int) -> None:
-        """Tell a rank, or all if it is any source, that MPI waits for a message of at most this
-        size."""
+        """Tell a rank, or all if it is any source, that MPI waits for at most this many bytes."""
         for words in self._bells_of(source):
             _call_sender(words, size_bytes)
 

@@ -87,7 +87,7 @@ class ProgramRun:
         _kill(processes_of(self.identity))
 
     def end(self, leave_within: float = _LEAVE_WITHIN_S) -> list[str]:
-        """Kill the remaining processes and return their command lines, none if the run ended by
+        """Kill the remaining processes; return their command lines, none if the run ended by
         itself.
 
         Args:
