@@ -1,1 +1,1 @@
-"""What the backend costs, measured beside gloo and raw MPI in the same ranks."""
+"""Measures the backend's costs beside gloo and raw MPI in the same ranks."""

@@ -1,6 +1,7 @@
-"""One command measures on real ranks; it writes a text with all tables, and what pages show.
+"""Measures on real ranks, and writes a text with all tables and the parts for other pages.
 
-Every entry of PROGRAMS is a program, on which ranks it runs, and what says its tables and targets.
+Every entry of PROGRAMS is a program, its numbers of ranks, and the function for its tables and
+targets.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Program(NamedTuple):
     Attributes:
         name: under which the results are kept.
         ranks: numbers of ranks; 0 for an ordinary program.
-        measure: what runs, see :func:`.running.run`.
-        section: makes title, tables and targets of what it returned.
-        limit_seconds: after these it is killed.
+        measure: the function that runs, see :func:`.running.run`.
+        section: makes title, tables and targets from its result.
+        limit_seconds: after this time it is killed.
     """
 
     name: str
@@ -151,9 +152,9 @@ def kept(output: Path) -> dict:
 
 
 def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
-    """Return what all programs measured; what is rare is taken from ``output`` otherwise.
+    """Return all programs' measurements; otherwise rare ones come from ``output``.
 
-    A program that fails does not spoil what the others measure.
+    A program that fails does not spoil the others' measurements.
     """
     result: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -170,7 +171,7 @@ def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
 
 
 def measure_into(result: dict, programs: list[Program]) -> None:
-    """Put what programs measure into ``result``, or that they failed; why is printed."""
+    """Put programs' measurements or failures into ``result``; the reasons are printed."""
     failed = set(result.get(FAILED, ()))
     for program in programs:
         result["programs"].pop(program.name, None)

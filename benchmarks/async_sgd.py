@@ -32,7 +32,7 @@ BATCH = 16
 RATE = 0.1  # of one gradient; a round's mean of four has four times the rate (linear rule)
 SEEDS = 7
 MODES = {"synchronous": ps.Synchronous(), "asynchronous": ps.Asynchronous()}
-LOW_LOSS = 0.25  # accuracy is beyond TARGET then; a run ends some while after it
+LOW_LOSS = 0.25  # accuracy is beyond TARGET then; a run ends some time after it
 MOST_SECONDS = 12.0
 EVERY = {"synchronous": 1, "asynchronous": 4}  # updates between snapshots: the same gradients
 
@@ -47,7 +47,7 @@ def measure() -> dict:
 
 
 def one_run(mode: str, seed: int, train: DataSet, test: DataSet) -> dict | None:
-    """Return what one run gave, on the server; nothing on a worker."""
+    """Return the result of one run on the server; nothing on a worker."""
     set_seed(seed)
     model, rank = MLP(), dist.get_rank()
     dist.barrier()
@@ -68,7 +68,7 @@ def one_run(mode: str, seed: int, train: DataSet, test: DataSet) -> dict | None:
 
 
 def low_loss(server: ps.Server) -> bool:
-    """Return whether the last 40 gradients had so small a loss that the target is behind."""
+    """Return whether the last 40 gradients' loss is so small that the target has been passed."""
     updates = server.record.updates[-40:]
     losses = [gradient.loss for update in updates for gradient in update.gradients]
     return len(losses) >= 40 and mean(losses[-40:]) < LOW_LOSS
@@ -100,7 +100,7 @@ def times(measured: dict, mode: str) -> list[float]:
 def sooner(measured: dict) -> float:
     """Return the median, over the seeds, of synchronous time over asynchronous time."""
     pairs = zip(times(measured, "synchronous"), times(measured, "asynchronous"), strict=True)
-    # Where asynchronous training never arrives it is no sooner, whatever the other does.
+    # If asynchronous training never arrives, it is not sooner, whatever the other does.
     return median(0.0 if other == inf else one / other for one, other in pairs)
 
 

@@ -1,8 +1,8 @@
 """all_reduce at every size beside its peers, and a training step under DDP.
 
-``C`` is the MPI library's own MPI_Allreduce in a small C function, made with the compiler that is
-here; it gets the communicator from mpi4py, so all variants run in the same processes. Without a
-compiler it is left out, and ``no_c`` says why.
+``C`` is the MPI library's own MPI_Allreduce in a small C function, built with the local compiler;
+it gets the communicator from mpi4py, so all variants run in the same processes. Without a compiler
+it is left out, and ``no_c`` gives the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "LeNet": LeNet,
 }
 GLOO_TIMES = {2: 12, 4: 8}  # as fast as gloo by the geometric mean, at least
-DDP_ADDED = 0.25  # what communication adds to a step, over what it adds with gloo, at most
+DDP_ADDED = 0.25  # the time that communication adds to a step, relative to gloo, at most
 NAMES = {"ours": "torch_mpi4py", "gloo": "gloo", "raw": "raw MPI", "C": "C, called through ctypes"}
 COMPILE_SECONDS = 60
 SOURCE = """\
@@ -77,8 +77,8 @@ def sweep(comm: MPI.Intracomm, gloo: dist.ProcessGroup, in_c: Callable | None) -
     rows = []
     for count in SIZES:
         variants = all_reduces(comm, count, gloo=gloo, unchecked=unchecked)
-        # The check costs a few per cent, less than the weather: one right after the other, in
-        # either order, and twice as often.
+        # The check costs a few per cent, less than the noise: one right after the other, in either
+        # order, and twice as often.
         pair = {"checked": variants["ours"], "unchecked": variants.pop("unchecked")}
         tensor = torch.zeros(count // 4)
         if in_c:
@@ -221,7 +221,7 @@ def section(run: dict) -> Section:
 
 
 def gloo_targets(ranks: int, rows: list[dict]) -> list[Target]:
-    """Return how many times as fast as gloo all_reduce is at least, and by the mean."""
+    """Return the least and the mean speed-up of all_reduce over gloo."""
     medians, fastest = ([ratio(row, "gloo", "ours", of) for row in rows] for of in (median, min))
     where, there = (size(rows[values.index(min(values))]) for values in (medians, fastest))
     what, form = f"all_reduce compared with gloo, {ranks} ranks", f"{{:.2f}}x ({where})"
@@ -235,7 +235,7 @@ def gloo_targets(ranks: int, rows: list[dict]) -> list[Target]:
 
 
 def raw_targets(rows: list[dict]) -> list[Target]:
-    """Return what all_reduce takes over raw MPI."""
+    """Return the time of all_reduce relative to raw MPI."""
     small = report.extra(rows[0], "ours", "raw")
     what = "all_reduce over raw MPI"
     targets = [compared(f"{what}, 4 B", "<= +15 us", rows[0], "ours", "raw", of=report.extra)]
@@ -252,7 +252,7 @@ def raw_targets(rows: list[dict]) -> list[Target]:
 
 
 def check_targets(ranks: int, rows: list[dict]) -> list[Target]:
-    """Return what it costs to compare the ranks' calls before each collective."""
+    """Return the cost of comparing the ranks' calls before each collective."""
     targets, pair = [], ("checked", "unchecked")
     for sizes, wanted, chosen in (
         ("up to 64 KiB", 1.3, [row for row in rows if row["bytes"] <= SMALL]),
@@ -275,13 +275,13 @@ def over_fastest(samples: dict[str, list[float]]) -> float:
 
 
 def added(row: dict, of: Callable[[list[float]], float] = median) -> float:
-    """Return what communication adds to a training step, over what it adds with gloo."""
+    """Return the time that communication adds to a training step, relative to gloo."""
     ours, gloo, silent = (of(row["samples"][name]) for name in ("ours", "gloo", "silent"))
     return (ours - silent) / (gloo - silent)
 
 
 def step_target(ranks: int, row: dict) -> Target:
-    """Return what communication adds to a training step."""
+    """Return the time that communication adds to a training step."""
     what = f"{row['model']}, batch {row['batch']}, {ranks} ranks"
     cause = (
         f"the whole step takes {ratio(row, 'ours', 'gloo'):.2f}x as long as with gloo, and a DDP "

@@ -1,8 +1,8 @@
-"""What all_reduce takes while other programs keep all cores busy, and what ranks take that wait.
+"""Times all_reduce while other programs keep all cores busy, and the load of waiting ranks.
 
 Rank 0 starts as many busy loops as there are cores, and all variants take turns beside them. The
 loops end with rank 0, however it ends. Then, without them, all ranks but rank 0 wait for it: how
-much of a core does each take, and how soon after rank 0's arrival is the first of them back?
+much of a core does each use, and how soon after rank 0's arrival does the first of them return?
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ def section(run: dict) -> Section:
 
 
 def shown(of: Callable[[list[float]], float]) -> Callable[[list[float]], str]:
-    """Return what shows an average in us."""
+    """Return a function that formats an average in us."""
     return lambda samples: f"{1e6 * of(samples):,.0f}"
 
 
 def targets(run: dict) -> list[Target]:
-    """Return what is promised beside busy loops, and of ranks that wait."""
+    """Return the targets beside busy loops, and for waiting ranks."""
     where = f"{run['ranks']} ranks"
     what = f"all_reduce beside busy loops compared with gloo, {where}, every size, by the"
     found = [

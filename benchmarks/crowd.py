@@ -1,4 +1,4 @@
-"""What a room of waiting notebooks costs another one on the same machine.
+"""Measures how a room of waiting notebooks slows down another one on the same machine.
 
 A cluster of four runs cells alone, then beside ``NOTEBOOKS`` other clusters of four, each in a cell
 in which one rank misses a call and the other three wait. ``nothing`` is an empty cell, ``training``
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def interrupt_at_the_end_of_input() -> None:
-    """Do what Jupyter's stop button does."""
+    """Interrupt the kernel as Jupyter's stop button does."""
     sys.stdin.read()
     _thread.interrupt_main()
 

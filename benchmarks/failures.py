@@ -1,6 +1,6 @@
-"""What a hang and a death cost the person in front of the notebook.
+"""Measures how long a user waits after a hang and after a death.
 
-A cluster of four runs, and timed are
+With a cluster of four, it times
 
 - ``limit``: a cell with a limit hangs; from the limit to its error with the report, and on to
   the end of a cell with an all-reduce of all ranks,
@@ -8,7 +8,7 @@ A cluster of four runs, and timed are
 - ``death``: a rank is killed, ``cluster.shrink()``, and such a cell of the survivors,
 - ``restart``: ``cluster.restart()`` after that, to fresh ranks with torch imported.
 
-``alone`` is what the survivors need without a notebook.
+``alone`` is the survivors' time without a notebook.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Notebook:
 
 
 def quiet() -> contextlib.redirect_stdout:
-    """Keep what is printed from the benchmark's own output."""
+    """Keep printed text out of the benchmark's own output."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
@@ -133,7 +133,7 @@ def deaths() -> dict:
 
 
 def after_a_death() -> float:
-    """Let the last rank die in the midst of all-reduces; return the seconds on the slowest rank."""
+    """Let the last rank die during all-reduces; return the seconds on the slowest rank."""
     dist.barrier()
     number = torch.ones(1)
     for _ in range(20):

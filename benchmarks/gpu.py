@@ -1,8 +1,8 @@
-"""What NCCL does alone, and what this backend does where NCCL refuses.
+"""Times NCCL alone, and this backend where NCCL refuses.
 
-Two kinds of ranks: one rank with NCCL beside ours, and several ranks that share the GPU, which
-NCCL refuses. ``copy`` is the way of a message to pinned host memory and back, which is what
-staging costs. Without a GPU nothing is measured.
+Two kinds of ranks: one rank with NCCL beside ours, and several ranks that share the GPU, which NCCL
+refuses. ``copy`` copies a message to pinned host memory and back, which is the cost of staging.
+Without a GPU nothing is measured.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Two hosts with two ranks each against one host with four.
 
-The hosts are the virtual ones of ``tests/hosts`` (root and sshd are needed; else the answer is
-``{"missing": why}``), so all ranks share this machine's cores, and what crosses the network is
-copied by its kernel. There it measures
+The hosts are the virtual ones of ``tests/hosts`` (root and sshd are needed; otherwise the result is
+``{"missing": why}``), so all ranks share this machine's cores, and network traffic is copied by its
+kernel. There it measures
 
 - ``runs``: all-reduces and training steps of four ranks, ours, gloo and raw MPI in turns in the
-  same processes, on two hosts and on one; and what is the least that a backend can take which
-  compares calls, see :class:`Least`,
+  same processes, on two hosts and on one; and the least time of a backend that compares calls, see
+  :class:`Least`,
 - ``starts``: from ``start_cluster`` to four engines with torch, on one host and on two, in turns,
 - ``reports``: a cell with a limit hangs on two hosts; from the limit to its error,
 - ``idle``: the share of a core that the agent of the other host takes when nothing happens.
@@ -64,7 +64,7 @@ cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
 
 
 def measure() -> dict:
-    """Make the hosts and measure on them, or say why not."""
+    """Make the hosts and measure on them, or return why not."""
     if os.getuid() != 0 or not Path("/usr/sbin/sshd").exists():
         return {"missing": "virtual hosts need root and Debian's openssh-server"}
     return run(on_first_host, before=BED, folder="/run")  # a virtual host has a /tmp of its own
@@ -122,11 +122,11 @@ def idle(notebook: Notebook) -> float:
 class Least(dist.ProcessGroup):
     """Does nothing but two raw MPI calls: an all-reduce of 16 bytes, as a check, and the asked one.
 
-    Between it and ours lies what ours costs; between it and raw MPI what torch's own function and
-    any check cost, which is done by all ranks before data moves.
+    The difference to ours is the cost of our backend; the difference to raw MPI is the cost of
+    torch's own function and of any check that all ranks make before data moves.
     """
 
-    # What torch asks a group written in Python for, besides.
+    # Further methods that torch needs of a group written in Python.
     setGroupName = setGroupDesc = lambda self, name: None
     getGroupName = getGroupDesc = lambda self: "least"
     group_name = group_desc = "least"
@@ -140,13 +140,13 @@ class Least(dist.ProcessGroup):
         self.asked: Callable[[], object] = comm.Barrier
 
     def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> None:
-        """Do what is ``asked``, which the caller has set to the raw call on the tensor's memory."""
+        """Call ``asked``, which the caller has set to the raw call on the tensor's memory."""
         self._check()
         self.asked()
 
 
 def new_least_group(comm: MPI.Intracomm) -> tuple[dist.ProcessGroup, Least]:
-    """Return a group of all ranks that does the least, as torch makes one, and what does it."""
+    """Return such a group of all ranks, made by torch, and the object behind it."""
     least = Least(comm)
 
     def create(*_: object) -> Least:
@@ -198,7 +198,7 @@ def section(measured: dict) -> Section:
 
 
 def targets(measured: dict) -> list[Target]:
-    """Return what is promised on two hosts."""
+    """Return the targets on two hosts."""
     on, idle = measured["runs"]["two hosts"], 100 * measured["idle"]
     all_reduce = "two hosts: all_reduce"
     here, there = (measured["starts"][name] for name in ("one host", "two hosts"))
@@ -216,7 +216,7 @@ def targets(measured: dict) -> list[Target]:
 
 
 def over_raw(row: dict) -> Target:
-    """Return what all_reduce takes over raw MPI, at one size."""
+    """Return the time of all_reduce relative to raw MPI, at one size."""
     cause = (
         "even PyTorch's `dist.all_reduce` with nothing in it but a check and the raw call took "
         f"{ratio(row, 'least', 'raw'):.2f}x as long as raw MPI in the same rounds; all four ranks "

@@ -1,4 +1,4 @@
-"""What a learner waits for: JupyterLab, also in a fresh clone, and the cells of all lessons."""
+"""Measures a learner's waits: for JupyterLab, also in a fresh clone, and for all lessons' cells."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def section(measured: dict) -> Section:
     )
 
 
-# ---- what takes many minutes, and is measured on demand ---------------------------------
+# ---- measurements of many minutes, on demand ---------------------------------
 
 
 def rare() -> dict:

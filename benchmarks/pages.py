@@ -1,4 +1,4 @@
-"""What other pages show of a measurement: five figures for the README, the targets, the plots."""
+"""A measurement's parts on other pages: five figures for the README, the targets, the plots."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def renew(path: Path, text: str) -> bool:
 
 
 def software(result: dict) -> str:
-    """Return what ran on which machine."""
+    """Return the programs' versions and the machine."""
     of_ranks = result["programs"].get("backend", [])
     names = [f"{run['library']}, torch {run['torch']}" for run in of_ranks[:1]]
     return ", ".join([result["machine"], *names])
 
 
 def table_of(result: dict, targets: list[Target]) -> str:
-    """Return what stands between the marks of ``PAGE``."""
+    """Return the text between the marks of ``PAGE``."""
     about = (
         f"Measured with `make bench` on {result['date']}: {software(result)}, one thread per rank, "
         f"and a load average of {result['load']} at the start. All values are medians."
@@ -94,7 +94,7 @@ class Panel(NamedTuple):
 
 
 def panels(result: dict) -> list[Panel]:
-    """Return the five figures of a whole measurement, each beside what it is compared with."""
+    """Return the five figures of a whole measurement, each with its comparison."""
     programs = result["programs"]
     run = next(run for run in programs["backend"] if run["ranks"] == RANKS)
     (reduced,) = (row for row in run["all_reduce"] if row["bytes"] == MIB)
@@ -135,7 +135,7 @@ def panels(result: dict) -> list[Panel]:
 
 
 def in_words(result: dict) -> str:
-    """Return what stands between the README's marks: the plot with its alternative text."""
+    """Return the text between the README's marks: the plot with its alternative text."""
     described = "; ".join(
         f"{panel.title} ({panel.unit}): "
         + ", ".join(f"{bar.name} {number(bar.value)}" for bar in panel.bars)
@@ -151,7 +151,7 @@ def number(value: float) -> str:
 
 
 def plot_five(result: dict, path: Path) -> None:
-    """Draw the five figures, a panel each; the last place says what was measured where."""
+    """Draw the five figures, a panel each; the last place names the machine and the measurement."""
     figure = Figure(figsize=(9.6, 5.6), layout="constrained", facecolor="white")
     *places, last = figure.subplots(3, 2).flat
     for axes, panel in zip(places, panels(result), strict=True):

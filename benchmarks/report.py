@@ -1,4 +1,4 @@
-"""A benchmark says its title, tables and targets; here they become Markdown."""
+"""Turns a benchmark's title, tables and targets into Markdown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def size_name(count: int) -> str:
 
 
 def ratio(row: dict, above: str, below: str, of: Callable[[Samples], float] = median) -> float:
-    """Return one variant's time over another's: medians, or what ``of`` makes of the samples."""
+    """Return one variant's time over another's: medians, or ``of`` applied to the samples."""
     return of(row["samples"][above]) / of(row["samples"][below])
 
 
@@ -80,7 +80,7 @@ def size(row: dict) -> str:
 
 
 def key(name: Any) -> Shown:
-    """Show what a row has under a name or at a place."""
+    """Show a row's value under a name or at a place."""
     return lambda row: str(row[name])
 
 
@@ -109,7 +109,7 @@ class Table(NamedTuple):
 
 
 class Target(NamedTuple):
-    """One comparison: what was wanted and got, by medians, and by the fastest samples."""
+    """One comparison of the target and the result, by medians, and by the fastest samples."""
 
     what: str
     wanted: str
@@ -120,7 +120,7 @@ class Target(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a program measured: paragraphs and tables, and its targets."""
+    """A program's results: paragraphs and tables, and its targets."""
 
     title: str
     parts: Sequence[Any]  # str or Table
@@ -148,7 +148,7 @@ def target(
 
 
 def _told_apart(form: str, got: float, wanted: float, met: bool) -> str:
-    """Write what was got, with as many digits as tell a missed target from what was wanted."""
+    """Write the result with enough digits to tell a missed target from one that was met."""
     for digits in range(2, 7):
         if met or form.format(got) != form.format(wanted):
             break
@@ -185,7 +185,7 @@ def least_ahead(
     name: Shown,
     of: Callable[[Samples], float] = median,
 ) -> Target:
-    """Return the row at which ours is least ahead of gloo, by medians or by what ``of`` makes."""
+    """Return the row at which ours is least ahead of gloo, by medians or by ``of``."""
     row = min(rows, key=lambda row: ratio(row, "gloo", "ours", of))
     fastest = f"{ratio(row, 'gloo', 'ours', min):.2f}x"
     return target(what, wanted, ratio(row, "gloo", "ours", of), fastest, f"{{:.2f}}x ({name(row)})")

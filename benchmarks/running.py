@@ -1,8 +1,8 @@
-"""Starts every program of the benchmark in one way, and lets variants take turns in its ranks.
+"""Starts every program of the benchmark in the same way, and lets variants take turns in its ranks.
 
-A program is a function without arguments. :func:`run` calls it in a process of its own, or on
-real ranks, and returns what it returned, on ranks what rank 0 did. MPI is imported where ranks
-use it: the import makes a process a rank.
+A program is a function without arguments. :func:`run` calls it in a process of its own, or on real
+ranks, and returns its result, on ranks that of rank 0. MPI is imported only where ranks use it: the
+import makes a process a rank.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def run(
     folder: str | None = None,
     deaths: bool = False,
 ) -> Any:
-    """Return what ``program``, a function of a module, returned on so many ranks.
+    """Return the result of ``program``, a function of a module, on this many ranks.
 
     Args:
-        program: returns what JSON can hold.
+        program: returns a value that JSON can hold.
         ranks: 0 for an ordinary process.
         before: options for mpiexec, or the command that starts the ordinary process.
-        limit_seconds: after these it is killed.
+        limit_seconds: after this time it is killed.
         folder: where the answer is left, if not every process has the same ``/tmp``.
         deaths: whether ranks die on purpose, which makes mpiexec's status a failure's.
 
@@ -85,7 +85,7 @@ def execute(command: Sequence[str], limit_seconds: float, deaths: bool = False) 
     """Run a command in the checkout to its end; return its standard output.
 
     Raises:
-        RuntimeError: with what it wrote, if it failed, unless ``deaths`` make that its usual end.
+        RuntimeError: with its output, if it failed, unless ``deaths`` make that its usual end.
     """
     ended = subprocess.run(
         command,
@@ -166,7 +166,7 @@ def timed(comm: MPI.Intracomm, call: Call, loops: int, warm: int = WARM_CALLS) -
 
 
 def in_turns(names: Sequence[str], turns: int) -> list[str]:
-    """Return the names so many times, each time another one first."""
+    """Return the names this many times, each time with another one first."""
     first = [turn % len(names) for turn in range(turns)]
     return [name for start in first for name in [*names[start:], *names[:start]]]
 

@@ -1,10 +1,10 @@
-"""What one call costs: cold, as in a real program, and what the event log adds to it.
+"""Measures the cost of one call: cold, as in a real program, and with the event log.
 
 A benchmark that calls all_reduce in a loop keeps its code in the caches. In :func:`cold` no call is
 repeated: ``turns`` are single calls that alternate, ``step`` are single calls between which each
-rank trains LeNet for a step, which takes milliseconds and empties the caches. So do, in part, turns
-of 1 MiB: their data push code out of a core's own cache, which costs the call with more code more.
-A barrier of raw MPI comes before each call, so that no waiting is timed.
+rank trains LeNet for a step, which takes milliseconds and empties the caches. Turns of 1 MiB do so
+in part: their data push code out of a core's own cache, which costs the call with more code more. A
+barrier of raw MPI comes before each call, so that no waiting is timed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def cold_section(measured: dict) -> Section:
 
 
 def cold_target(row: dict, where: str, most: int) -> Target:
-    """Return what a single call takes over raw MPI."""
+    """Return the time of a single call relative to raw MPI."""
     wanted, of = ("<= 1.15x", ratio) if row["bytes"] >= MIB else (f"<= +{most} us", extra)
     what = f"all_reduce over raw MPI, {size(row)}, {where}"
     cause = "Python's code and objects are no longer in the caches"

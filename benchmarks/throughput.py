@@ -2,8 +2,8 @@
 
 In :func:`ranks` all variants train LeNet on the same images by the same loop: choose a batch,
 forward, backward, (synchronise,) update. ``one`` is rank 0 training alone while the other rank
-sleeps; ``apart`` is both ranks training without a word to each other, which is all that two
-processes can do on this machine; ``sync`` and ``ddp`` keep the replicas equal.
+sleeps; ``apart`` is both ranks training without communication, which is the most that two processes
+can do on this machine; ``sync`` and ``ddp`` keep the replicas equal.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def speedup(measured: dict, variant: str) -> float:
 def ranks_section(measured: dict) -> Section:
     """Return table and targets of :func:`ranks`.
 
-    The target is held against every batch: the smaller ones speak more often for the same work.
+    The target applies to every batch: the smaller ones communicate more often for the same work.
     """
     columns = {
         "images per step and rank": lambda row: str(row[0]["batch"]),
@@ -190,7 +190,7 @@ def launchers() -> dict:
 
 
 def one_run(command: list[str]) -> dict:
-    """Return what the script said in its last line, and the seconds of the whole."""
+    """Return the content of the script's last line, and the seconds of the whole run."""
     start = time.monotonic()
     written = execute(command, SCRIPT_SECONDS)
     whole = time.monotonic() - start

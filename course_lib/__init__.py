@@ -1,12 +1,12 @@
-"""The small library that the lessons of "Rank by Rank" stand on.
+"""The small library behind the lessons of "Rank by Rank".
 
 Its parts; imports point downwards only:
 
 - ``course_lib.cluster``: where ranks live, the names of :mod:`ipyranks`,
-- ``course_lib.parallel``, ``course_lib.training``: what they compute,
-- ``course_lib.grading``: what a teacher makes of submitted notebooks,
-- ``course_lib.teaching``: what the learner sees,
-- ``course_lib.doctor``: what on a machine would fail.
+- ``course_lib.parallel``, ``course_lib.training``: the algorithms and the training,
+- ``course_lib.grading``: grades for submitted notebooks,
+- ``course_lib.teaching``: everything that a learner sees,
+- ``course_lib.doctor``: checks of a machine before a workshop.
 
 Below all of them are ``ipyranks``, the ranks behind a notebook, and ``torch_mpi4py``, how ranks
 talk; above them are the lessons, each in a room of its own: ``notebooks/lesson_03``, imported as

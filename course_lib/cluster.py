@@ -37,7 +37,7 @@ __all__ = [
 
 # The course's variables have names of their own, which the package does not know.
 _NAMES = ("ADDRESS", "CLUSTER", "RUNTIME_DIR", "SHARED")
-_set_here: dict[str, str] = {}  # what this module has made of them: it is gone when they are
+_set_here: dict[str, str] = {}  # the values that this module derived from them, removed with them
 
 
 @wraps(ipyranks.start_cluster)

@@ -1,8 +1,8 @@
-"""Where the course is, and where what belongs to a learner goes.
+"""Where the course is, and where a learner's own files go.
 
-In a checkout all of it is in one folder. Where pip has put the course, lessons and programs are in
-the package ``rank_by_rank``, and the learner's own things in a folder of the learner's choice,
-which ``rank-by-rank lab`` prepares: there ``workspace``, ``notebooks`` and ``scripts`` are as in a
+In a checkout all of it is in one folder. If pip installed the course, lessons and programs are in
+the package ``rank_by_rank``, and the learner's own files in a folder of the learner's choice, which
+``rank-by-rank lab`` prepares: there ``workspace``, ``notebooks`` and ``scripts`` are as in a
 checkout.
 """
 
@@ -43,7 +43,7 @@ def _root() -> Path:
 ROOT: Path = _root()
 """The checkout; without one the learner's folder, or where this process was started."""
 
-# Under JupyterHub the checkout is everybody's, and each learner has a workspace of their own.
+# Under JupyterHub the checkout is shared, and each learner has a workspace of their own.
 WORKSPACE: Path = Path(os.environ.get("COURSE_WORKSPACE") or ROOT / "workspace").resolve()
 """The learner's copies of the lessons."""
 

@@ -1,4 +1,4 @@
-"""The variables with which programs of the course run, at whatever machine.
+"""The environment variables with which programs of the course run, on any machine.
 
 It imports nothing but the standard library: ``make`` needs it before anything is installed.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def home_is_writable() -> bool:
-    """Tell whether files can be made in the home directory, by making one.
+    """Return whether files can be made in the home directory, by making one.
 
     Asking for permissions is not enough: root always has them, even on a read-only disk.
     """
@@ -28,8 +28,8 @@ def surroundings(base: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables for a course program, from those in ``base``.
 
     The programs beside this Python come first on PATH, so that ``mpiexec`` in a lesson is the
-    course's own; Python's output is not held back; where the home directory cannot be written to,
-    whatever Jupyter, IPython, Matplotlib and pip keep there goes to ``.runtime`` in ``folder``.
+    course's own; Python's output is not buffered; if the home directory cannot be written to, the
+    files that Jupyter, IPython, Matplotlib and pip keep there go to ``.runtime`` in ``folder``.
     """
     variables = dict(base)
     programs = str(Path(sys.executable).parent)

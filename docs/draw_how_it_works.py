@@ -1,4 +1,4 @@
-"""The figures of docs/how_it_works.md: the parts, a cell's way, a meeting of ranks, a hang.
+"""The figures of docs/how_it_works.md: the parts, a cell's path, a meeting of ranks, a hang.
 
 Usage: ``.venv/bin/python docs/draw_how_it_works.py`` writes ``docs/how_it_works.svg`` and its
 neighbours ``cell.svg``, ``meeting.svg`` and ``hang.svg``. Look at them before you commit them.
@@ -112,7 +112,7 @@ def step(drawing: Drawing, x: float, y: float, number: int) -> None:
 
 
 def cell() -> Figure:
-    """Draw the way of a cell to the ranks and of its output back."""
+    """Draw the path of a cell to the ranks and of its output back."""
     drawing = Drawing(WIDTH, 348)
     ink, ranks_at = palette.INK, [44 + 54 * rank for rank in range(RANKS)]
     labelled(drawing, 16, 24, 128, 220, "notebook", "kernel, %%px", fill=GREY)

@@ -25,18 +25,18 @@ from tests.browser.test_learner import Learner
 
 LESSON = "00_start_here.ipynb"
 FILM, STILL = (Path(__file__).with_name(f"lesson_00.{kind}") for kind in ("gif", "png"))
-WIDTH, HEIGHT, CAPTION = 900, 470, 34  # pixels; the caption stands below the page
+WIDTH, HEIGHT, CAPTION = 900, 470, 34  # pixels; the caption is below the page
 COLOURS = 64
 INK, PAPER = "#1a1a1a", "#e8eef4"
 
 
 class Scene(NamedTuple):
-    """A cell of the lesson, known by a line of it, and what its output must show."""
+    """A cell of the lesson, identified by one of its lines, and the text its output must show."""
 
     caption: str
     cell: str
     shows: str
-    seconds: float  # how long its output stands
+    seconds: float  # how long its output is shown
     still: bool = False
 
 
@@ -69,7 +69,7 @@ def only_in_sight(learner: Learner, cell: int) -> None:
 
 
 def picture(learner: Learner, caption: str) -> Image.Image:
-    """Return what is to be seen of the notebook now, with a line below it."""
+    """Return a picture of the visible notebook, with a line below it."""
     place = learner.page.locator(".jp-Notebook").bounding_box()
     assert place
     shot = learner.page.screenshot(

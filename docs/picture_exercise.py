@@ -1,4 +1,4 @@
-"""The README's picture of an exercise: a wrong answer in lesson 01, and what its check prints.
+"""The README's picture of an exercise: a wrong answer in lesson 01, and the output of its check.
 
 Usage: ``.venv/bin/python -m docs.picture_exercise`` writes ``docs/exercise.png``. It needs
 Chromium. A real kernel runs the cells in JupyterLab; look at the picture before you commit it.

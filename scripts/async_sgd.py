@@ -9,8 +9,8 @@ MNIST if it is on disk (COURSE_DATA says where), the course's own digits otherwi
 over when as many samples as the data set has went into updates, whoever brought them. In the
 synchronous mode --backup b uses the first of each round's gradients and drops the last b.
 
-It needs mpiexec, not torchrun: receiving from any source, and going on when a worker is killed,
-is what the course's own backend is there for. The last line of the output is the result, as JSON.
+It needs mpiexec, not torchrun: only the course's own backend can receive from any source, and go on
+when a worker is killed. The last line of the output is the result, as JSON.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def main() -> None:
         train, test, data = load_images()
         set_seed(options.seed)
         model = LeNet().to(place.device)
-        torch.distributed.barrier()  # nobody gets a start on a rank that was slower to come up
+        torch.distributed.barrier()  # no rank gets a head start on one that was slower to come up
         if place.rank > 0:
             batches = shuffled_batches(train, options.batch, seed=options.seed + place.rank)
             on_device = (tuple(tensor.to(place.device) for tensor in batch) for batch in batches)

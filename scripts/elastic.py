@@ -9,7 +9,7 @@ torchrun then ends all ranks and starts them again, and they find the checkpoint
 
 The last line of the output is the result, as JSON: which step this life of the ranks began with,
 how often torchrun had started them again, and a checksum of the weights, which is the same
-whether somebody died or not.
+whether a rank died or not.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def train(
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images), labels)
         if step == die_at > 0 and first == 0 and rank == size - 1:
-            os.kill(os.getpid(), signal.SIGKILL)  # no goodbye, and nothing is tidied up
+            os.kill(os.getpid(), signal.SIGKILL)  # without any clean-up
         loss.backward()
         # Not DDP, which lays out its buckets anew after its first step: with three ranks and more
         # a run that begins again would add up in another order than one that does not.

@@ -68,7 +68,7 @@ class Mixture(nn.Module):
         return (weights[..., None] * copies).sum(1)
 
     def _by_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Return what the experts make of rows, of which ``counts`` go to each in turn."""
+        """Return the experts' outputs for rows, of which ``counts`` go to each in turn."""
         if self.team is None:
             parts = rows.split(counts.tolist())
             return torch.cat([e(part) for e, part in zip(self.experts, parts, strict=True)])

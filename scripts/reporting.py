@@ -1,4 +1,4 @@
-"""What a training program prints: progress for a person, its result as JSON for a program."""
+"""The output of a training program: progress for a person, its result as JSON for a program."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def progress(
 
 
 def result_line(**values: object) -> str:
-    """Return one line of JSON, floats rounded to six digits; a program's last words."""
+    """Return one line of JSON, floats rounded to six digits: a program's last line."""
     rounded = {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
         for name, value in values.items()

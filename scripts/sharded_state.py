@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 def whole_state(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name, whole on every rank; every rank calls it.
 
-    What ``fully_shard`` or ``parallelize_module`` has cut is gathered, so it needs the memory of
+    Parts cut by ``fully_shard`` or ``parallelize_module`` are gathered, so it needs the memory of
     the whole model; the rest is this rank's own tensor, not a copy.
     """
     return {

@@ -1,4 +1,4 @@
-"""What the training programs beside this file share: options, and the final line."""
+"""Shared by the training programs beside this file: options, and the final line."""
 
 import argparse
 import platform

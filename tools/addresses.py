@@ -1,10 +1,10 @@
-"""Write into all files the version, and where the course is at home, as pyproject.toml states it.
+"""Write the version and the course's addresses from pyproject.toml into all files.
 
 Usage: ``python -m tools.addresses``, which rewrites each block that begins with
-``from pyproject.toml: NAME``; with ``--check`` it only says which are out of date. The repository's
-address and the maintainers' are stated once, in pyproject.toml, like the version of all three
-packages. As long as the addresses are at example.org, nobody has filled them in: texts then say no
-address, and a release is refused.
+``from pyproject.toml: NAME``; with ``--check`` it only reports which are out of date. The
+repository's address and the maintainers' are stated once, in pyproject.toml, like the version of
+all three packages. Addresses at example.org are placeholders: texts then give no address, and a
+release is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_LESSON = "lab/tree/workspace/00_start_here.ipynb"
 
 
 class Addresses(NamedTuple):
-    """Where the course is at home, and whom to write to."""
+    """The repository's address and the maintainers' contact."""
 
     repository: str
     maintainer: str
@@ -44,7 +44,7 @@ class Addresses(NamedTuple):
 
 
 def stated(root: Path = ROOT) -> Addresses:
-    """Return what pyproject.toml states."""
+    """Return the values in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (maintainer,) = project["maintainers"]
     return Addresses(
@@ -53,7 +53,7 @@ def stated(root: Path = ROOT) -> Addresses:
 
 
 def not_filled(addresses: Addresses) -> list[str]:
-    """Return what is still to be filled in, each with its place."""
+    """Return the placeholders that remain, each with its place."""
     places = {
         "[project.urls] Repository": addresses.repository,
         "the email in [project] maintainers": addresses.contact,
@@ -66,7 +66,7 @@ def not_filled(addresses: Addresses) -> list[str]:
 
 
 def blocks(addresses: Addresses) -> dict[str, str]:
-    """Return what stands in each block, by its name."""
+    """Return the content of each block, by its name."""
     repository, maintainer, contact, version = addresses
     versions = {"version": f'version = "{version}"\n', "cited version": f"version: {version}\n"}
     if not_filled(addresses):
@@ -106,7 +106,7 @@ def _in_a_notebook(repository: str) -> str:
 
 
 def with_blocks(text: str, addresses: Addresses) -> str:
-    """Return ``text`` with each block as it has to be.
+    """Return ``text`` with each block up to date.
 
     Raises:
         KeyError: if there is no block of such a name.

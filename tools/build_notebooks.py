@@ -1,9 +1,9 @@
-"""Builds the notebooks: executes the lessons' sources, and looks at what came of it.
+"""Builds the notebooks: executes the lessons' sources, and checks the results.
 
 ``python -m tools.build_notebooks`` reads ``notebooks/lesson_NN/NN_name.py``, executes those
 whose source changed since, and writes ``notebooks/NN_name.ipynb``. Where the source is the same,
-the notebook stays as it is, to the byte. An executed lesson looks the same whoever executes it,
-and hides no failure.
+the notebook stays as it is, to the byte. An executed lesson looks the same on any machine, and
+hides no failure.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _MACHINE_PATH = re.compile(
 
 
 class LessonError(Exception):
-    """A lesson cannot be built; the message says what is wrong in which cell."""
+    """A lesson cannot be built; the message gives the cell and the problem."""
 
 
 def target(source: Path) -> Path:
-    """Return where the notebook of a source stands."""
+    """Return the path of a source's notebook."""
     return source.parent.parent / f"{source.stem}.ipynb"
 
 
 def in_step(source: Path) -> bool:
-    """Tell whether the notebook was made from the source as it is now."""
+    """Return whether the notebook was made from the current source."""
     import nbformat
 
     path = target(source)
@@ -82,7 +82,7 @@ def build(source: Path) -> Path:
 
 
 def problems(notebook: Any) -> list[str]:
-    """Return what is wrong with an executed lesson: a failure that nothing else would show."""
+    """Return the problems of an executed lesson: failures that nothing else would show."""
     found = []
     code = [(i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
     for number, (position, cell) in enumerate(code, 1):
@@ -112,7 +112,7 @@ def problems(notebook: Any) -> list[str]:
 
 
 def _colours_without_paper(output: Any) -> Iterator[str]:
-    """Yield the styles of an output's HTML that set the text's colour and not what is behind it."""
+    """Yield the styles of an output's HTML that set the text's colour but no background."""
     for style in _STYLE.findall(output.get("data", {}).get("text/html", "")):
         given = {declaration.partition(":")[0].strip() for declaration in style.split(";")}
         if "color" in given and not given & {"background", "background-color"}:
@@ -134,12 +134,12 @@ def _texts(outputs: list) -> Iterator[str]:
     for output in outputs:
         parts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", ())]
         parts += [text for text in output.get("data", {}).values() if isinstance(text, str)]
-        # Pictures are base64, in which anything may look like a path.
+        # Pictures are base64, in which any text may look like a path.
         yield from (ANSI.sub("", part) for part in parts if not part.startswith("iVBOR"))
 
 
 def sanitise(notebook: Any) -> None:
-    """Take out of the outputs what names this machine: its paths, and its name."""
+    """Remove this machine's paths and name from the outputs."""
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue

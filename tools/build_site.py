@@ -1,9 +1,9 @@
 """Build the site: `make site`, or `python -m tools.build_site`.
 
-Sphinx with MyST-NB turns what tools/site_pages.py gathers into site/build/html. Nothing is
-executed, and what is built needs no network: theme, fonts and MathJax come with it. Sphinx is
-pinned in site/requirements.lock and lives in site/.venv, apart from the learners' packages;
-MathJax is pinned in site/package-lock.json and needs npm.
+Sphinx with MyST-NB turns the pages of tools/site_pages.py into site/build/html. Nothing is
+executed, and the site needs no network: theme, fonts and MathJax come with it. Sphinx is pinned in
+site/requirements.lock and lives in site/.venv, apart from the learners' packages; MathJax is pinned
+in site/package-lock.json and needs npm.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FONT = ("chtml.js", "chtml")
 
 
 class SiteError(Exception):
-    """The site can't be built; the text says what to do."""
+    """The site can't be built; the text gives the remedy."""
 
 
 def install(folder: Path = SITE) -> Path:
-    """Install what builds the site, as its locks say, and return the Python that has it."""
+    """Install the site's build tools from its locks, and return their Python."""
     venv = folder / ".venv"
     stamp = venv / "installed"
     wanted = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()
@@ -58,7 +58,7 @@ def install(folder: Path = SITE) -> Path:
 
 
 def install_mathjax() -> Path:
-    """Install MathJax in ``site/node_modules`` as its lock says, and return that folder."""
+    """Install MathJax in ``site/node_modules`` from its lock, and return that folder."""
     modules, lock = SITE / "node_modules", SITE / "package-lock.json"
     stamp, wanted = modules / "installed", hashlib.sha256(lock.read_bytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -73,13 +73,13 @@ def install_mathjax() -> Path:
 
 
 def build(output: Path = HTML, *, fresh: bool = False) -> str:
-    """Build the site into ``output``, and return what Sphinx said.
+    """Build the site into ``output``, and return Sphinx's output.
 
     Args:
-        fresh: build every page, also those whose text has not changed, and forget old ones.
+        fresh: build every page, even unchanged ones, and delete old ones.
 
     Raises:
-        SiteError: if Sphinx fails, or warns of anything.
+        SiteError: if Sphinx fails or warns.
     """
     python, modules = install(), install_mathjax()
     pages, kept = output.parent / "pages", output.parent / "doctrees"
@@ -99,7 +99,7 @@ def build(output: Path = HTML, *, fresh: bool = False) -> str:
 
 
 def add_mathjax(modules: Path, target: Path) -> None:
-    """Copy what a browser may load of MathJax and its font."""
+    """Copy the files of MathJax and its font that a browser may load."""
     font = modules / "@mathjax" / "mathjax-newcm-font"
     for start, names, end in (
         (modules / "mathjax", MATHJAX, target),

@@ -34,11 +34,11 @@ _SHOWN = re.compile(r'<img alt="(?P<alt>[^"]*)"[^>]*src="(?P<source>data:[^"]*)"
 
 
 class SlidesError(Exception):
-    """A deck can't be built; the text says what to do."""
+    """A deck can't be built; the text gives the remedy."""
 
 
 class Picture(NamedTuple):
-    """What an ``<img>`` needs: alternative text and a ``data:`` address."""
+    """The content of an ``<img>``: alternative text and a ``data:`` address."""
 
     alt: str
     source: str
@@ -80,7 +80,7 @@ def figure(reference: str) -> Picture:
 
 
 def picture(deck: Path, target: str, alt: str) -> Picture:
-    """Return what a deck means by the address of a picture."""
+    """Return the picture that an address in a deck refers to."""
     if target.startswith("figure:"):
         return figure(target.removeprefix("figure:"))
     path = deck.parent / target
@@ -111,7 +111,7 @@ def formulas(markdown: str) -> list[str]:
 
 
 def for_screen_readers(page: str, tex: list[str]) -> str:
-    """Name what Marp leaves without a name: slides, buttons, and formulas by their TeX.
+    """Name what Marp leaves unnamed: slides, buttons, and formulas by their TeX.
 
     Raises:
         SlidesError: if there are not as many formulas on the page as in ``tex``.
@@ -136,7 +136,7 @@ def for_screen_readers(page: str, tex: list[str]) -> str:
 
 
 def fingerprint(deck: Path) -> str:
-    """Return what a built deck is stamped with: a hash of its source and the theme."""
+    """Return the fingerprint of a built deck: a hash of its source and the theme."""
     return hashlib.sha256(deck.read_bytes() + THEME.read_bytes()).hexdigest()[:16]
 
 
@@ -147,7 +147,7 @@ def stamp_of(built: Path) -> str:
 
 
 def install_marp() -> None:
-    """Install Marp in ``slides/node_modules`` as its lock says, once."""
+    """Install Marp in ``slides/node_modules`` from its lock, once."""
     if MARP.exists():
         return
     npm = shutil.which("npm")

@@ -1,8 +1,8 @@
 """Bring .venv to the state that requirements.lock and the three projects describe.
 
 Run by ``tools/install.sh`` with any supported Python; only the standard library is used. A note
-in .venv says what was installed last, so a second call does nothing. A call that was interrupted
-is taken up again by the next one.
+in .venv says what was installed last, so a second call does nothing. The next call resumes one that
+was interrupted.
 
 Where there is no NVIDIA driver, PyTorch comes from its own index of CPU builds (torch_builds.py);
 the variable ``TORCH_INDEX`` names another, or ``none``.
@@ -31,11 +31,11 @@ NEEDED_BYTES = 3 * 1024**3  # CPU builds take 1.5 GB unpacked, with room for dow
 
 
 class SetUpError(Exception):
-    """Setting up failed; the message says what is missing and what to do."""
+    """Setting up failed; the message names what is missing and the remedy."""
 
 
 def wanted() -> dict[str, str]:
-    """Return what an up-to-date .venv was made from, part by part."""
+    """Return the inputs of an up-to-date .venv, part by part."""
     lock = (ROOT / "requirements.lock").read_bytes()
     projects = [(ROOT / place / "pyproject.toml").read_bytes() for place in PROJECTS]
     project = b"".join([*projects, str(ROOT).encode()])
@@ -46,21 +46,21 @@ def wanted() -> dict[str, str]:
 
 
 def installed() -> dict[str, str]:
-    """Return what .venv was made from; empty where it is missing or incomplete."""
+    """Return the inputs from which .venv was made; empty if it is missing or incomplete."""
     if not NOTE.is_file() or not runs(VENV_PYTHON):
         return {}
     return dict(line.split() for line in NOTE.read_text().splitlines())
 
 
 def runs(python: Path) -> bool:
-    """Tell whether ``python`` starts: it no longer does once its base Python was removed."""
+    """Return whether ``python`` starts: it no longer does once its base Python was removed."""
     if not python.exists():
         return False
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def make_venv() -> None:
-    """Create .venv, or create it anew where it is broken."""
+    """Create .venv, or recreate it if it is broken."""
     if runs(VENV_PYTHON) and has_pip():
         return
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
@@ -78,13 +78,13 @@ def make_venv() -> None:
 
 
 def has_pip() -> bool:
-    """Tell whether .venv has pip: not where its creation was interrupted."""
+    """Return whether .venv has pip, which is missing if its creation was interrupted."""
     command = [str(VENV_PYTHON), "-c", "import pip"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def check_space() -> None:
-    """Stop before a long download that cannot fit."""
+    """Stop before a long download that would not fit."""
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED_BYTES:
         raise SetUpError(
@@ -98,8 +98,8 @@ def check_space() -> None:
 def remove_half_installed() -> None:
     """Forget packages whose installation was interrupted.
 
-    pip writes RECORD last, but takes a package with metadata for installed; without this
-    it would never repair such a package.
+    pip writes RECORD last, but treats a package with metadata as installed; without this it would
+    never repair such a package.
     """
     for metadata in VENV.glob("lib/python*/site-packages/*.dist-info"):
         if not (metadata / "RECORD").is_file():
@@ -107,10 +107,10 @@ def remove_half_installed() -> None:
 
 
 def pip(*arguments: str) -> None:
-    """Run .venv's pip, showing what it does.
+    """Run .venv's pip, showing its output.
 
     Raises:
-        SetUpError: if pip fails, with the likely cause and what to do.
+        SetUpError: if pip fails, with the likely cause and the remedy.
     """
     command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     process = subprocess.Popen(
@@ -132,7 +132,7 @@ def pip(*arguments: str) -> None:
 
 
 def explain(said: str) -> str:
-    """Return the cause of a failure and what to do, from what pip or venv said."""
+    """Return the cause of a failure and the remedy, from the output of pip or venv."""
     last = "\n".join(f"    {line}" for line in said.strip().splitlines()[-8:])
     if "No space left on device" in said:
         temporary = os.environ.get("TMPDIR", "/tmp")
@@ -160,7 +160,7 @@ def explain(said: str) -> str:
 
 
 def torch_arguments() -> list[str]:
-    """Return what pip has to be told about PyTorch, and say why; nothing if it is there already."""
+    """Return pip's options for PyTorch, and print why; nothing if it is installed already."""
     lock = ROOT / "requirements.lock"
     if torch_builds.are_installed(VENV, lock) and not os.environ.get("TORCH_INDEX"):
         return []
@@ -171,7 +171,7 @@ def torch_arguments() -> list[str]:
 
 
 def install(done: dict[str, str], target: dict[str, str]) -> None:
-    """Install what differs between ``done`` and ``target``, and note it."""
+    """Install the differences between ``done`` and ``target``, and record them."""
     if not os.access(ROOT, os.W_OK):
         raise SetUpError(explain("Permission denied"))
     if done.get("lock") != target["lock"]:
@@ -181,7 +181,7 @@ def install(done: dict[str, str], target: dict[str, str]) -> None:
         remove_half_installed()
         print("Installing the packages of requirements.lock (minutes, the first time)", flush=True)
         pip("install", "-r", "requirements.lock", *torch_arguments())
-    # The lock already brought all that the project needs, setuptools for building it included.
+    # The lock already brought all that the project needs, including setuptools to build it.
     editable = [part for place in PROJECTS for part in ("--editable", f"./{place}")]
     pip("install", "--no-deps", "--no-build-isolation", *editable)
     note = NOTE.with_suffix(".new")

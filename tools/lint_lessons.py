@@ -36,7 +36,7 @@ _LABEL = re.compile(r"<title>\s*[^<\s]|\baria-label=", re.IGNORECASE)
 
 
 class Problem(NamedTuple):
-    """What is wrong: in which cell (from 1; 0 for the whole lesson), and whether it can stay."""
+    """A problem: its cell (from 1; 0 for the whole lesson), and whether it may stay."""
 
     lesson: str
     cell: int
@@ -74,7 +74,7 @@ def lint(path: Path) -> list[Problem]:
 
 
 def code_problems(cell: Any) -> list[str]:
-    """Return what would keep a code cell from running, or its failure from being seen."""
+    """Return problems that would stop a code cell from running, or hide its failure."""
     lines = cell.source.split("\n")
     found = []
     if any(_CELL_MAGIC.match(line) for line in lines[1:]) or lines[0].startswith(("# %%", " ")):
@@ -96,7 +96,7 @@ def _length(source: str) -> int:
     try:
         return len(blanked(source).split("\n"))
     except MarkError:
-        return 0  # said elsewhere
+        return 0  # reported elsewhere
 
 
 def _exercise_problems(cells: list, index: int, number: str) -> list[str]:

@@ -1,11 +1,11 @@
 """Make requirements.lock from pyproject.toml and requirements.in, with uv.
 
 Usage: ``make lock``, or ``python tools/lock.py`` where ``uv`` is installed. One lock serves Linux
-and macOS with every supported Python; where a version differs, a marker says for whom.
+and macOS with every supported Python; where a version differs, a marker says for which.
 
-What torch needs on a machine with a GPU (the CUDA libraries and triton) is left out: torch
-itself asks for exact versions of them, and its CPU builds for none, so the lock fits both.
-What only Windows needs is left out too, as the course needs an MPI that Windows lacks.
+Torch's dependencies on a machine with a GPU (the CUDA libraries and triton) are left out: torch
+itself requires exact versions of them, and its CPU builds require none, so the lock fits both.
+Packages for Windows only are left out too, because the course needs an MPI that Windows lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADER = """\
 def resolved() -> list[str]:
     """Return uv's resolution, one ``name==version [; marker]`` per line.
 
-    Raises SystemExit where uv is missing or finds no resolution (uv prints why).
+    Raises SystemExit if uv is missing or finds no resolution (uv prints why).
     """
     uv = shutil.which("uv")
     if uv is None:

@@ -90,7 +90,7 @@ def _literal(node: ast.AST) -> str | None:
 
 
 def _fields(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what the text of a literal shows as ``{…}``: it may hold texts of its own."""
+    """Yield the parts of a literal that its text shows as ``{…}``; they may hold further texts."""
     if isinstance(node, ast.JoinedStr):
         yield from (part.value for part in node.values if isinstance(part, ast.FormattedValue))
     if isinstance(node, ast.BinOp):

@@ -1,8 +1,8 @@
-"""Runs on a machine with GPUs what needs one, and writes a table of it.
+"""Runs everything that needs a GPU, and writes a table of the results.
 
 ``python -m tools.on_gpu [FILE]`` runs one after another the backend's battery with its tensors on
 the GPUs, lessons 00, 02, 05, 07 and 08, a training by NCCL and by MPI, and ``benchmarks.gpu``, each
-for ten minutes at most. What fails becomes a row of the table too, with the end of what it said.
+for ten minutes at most. A failure becomes a row of the table too, with the end of its output.
 Without a GPU it ends with one line.
 """
 
@@ -30,14 +30,14 @@ CASES = (
     *("gpus", "collectives", "point_to_point", "objects", "dtypes", "groups", "data_parallel"),
     *("buffers", "functional", "sparse", "sharded", "pipelines", "futures"),
 )
-MEASURED = "gpu.md"  # what the benchmark wrote
+MEASURED = "gpu.md"  # the benchmark's output
 MOST_SECONDS = 600  # for one row
-_SHOWN = 400  # characters of what a row that failed said last
+_SHOWN = 400  # last characters of a failed row's output
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was run, how it ended ("passed", "failed" or "not in time"), and its last words."""
+    """A program, how it ended ("passed", "failed" or "not in time"), and its last output."""
 
     what: str
     outcome: str
@@ -48,7 +48,7 @@ class Row:
 def row(
     what: str, command: Sequence[object], output: Path | None = None, /, **variables: str
 ) -> Row:
-    """Run a command, at most ten minutes; keep what it writes in ``output``, if it passes."""
+    """Run a command, at most ten minutes; keep its output in ``output``, if it passes."""
     began = time.monotonic()
     try:
         ended = subprocess.run(
@@ -73,7 +73,7 @@ def row(
 
 
 def rows(gpus: int, folder: Path) -> list[Row]:
-    """Run everything on a machine with so many GPUs."""
+    """Run everything on a machine with this many GPUs."""
     python = sys.executable
     ranks = max(2, gpus)
     found = [
@@ -102,7 +102,7 @@ def rows(gpus: int, folder: Path) -> list[Row]:
 
 
 def execute(number: str) -> None:
-    """Execute a lesson, and leave its notebook as it is."""
+    """Execute a lesson without changing its notebook."""
 
     (source,) = (path for path in lessons.sources() if lessons.number(path) == number)
     execution.execute(lessons.read_source(source))

@@ -1,7 +1,7 @@
-"""Make the README of each package right for a package page, where no repository is around it.
+"""Adapt the README of each package to its package page, outside the repository.
 
 Usage: ``python -m tools.package_pages``, in the release workflow, before anything is built. It
-rewrites the three READMEs of the checkout, which nobody commits: links and pictures lead to the
+rewrites the three READMEs of the checkout, which are not committed: links and pictures lead to the
 repository, at the tag of this version, and ``pip install`` names packages instead of folders.
 """
 

@@ -21,7 +21,7 @@ from . import addresses, release
 ROOT = Path(__file__).resolve().parent.parent
 # Where conda-forge's name differs from the index's.
 CONDA = {"torch": "pytorch", "jupyter-client": "jupyter_client", "matplotlib": "matplotlib-base"}
-# What a test of the built package imports. Not torch_mpi4py's public names: they start MPI.
+# The imports that test the built package. Not torch_mpi4py's public names: they start MPI.
 IMPORTS = {
     "torch-mpi4py": ["torch_mpi4py", "torch_mpi4py.launch"],
     "ipyranks": ["ipyranks"],

@@ -1,4 +1,4 @@
-"""Say whether a tag may be released, and what its release notes are.
+"""Check whether a tag may be released, and write its release notes.
 
 Usage: ``make release ARGS="--tag v0.1.0 --notes notes.md"``. The version has to stand in all three
 packages, in CITATION.cff and as a section of CHANGELOG.md, with its date; it needs no installation.
@@ -45,7 +45,7 @@ def sections(changelog: str) -> dict[str, tuple[str, str]]:
 
 
 def problems(tag: str, root: Path = ROOT) -> list[str]:
-    """Return what forbids a release under this tag."""
+    """Return the reasons against a release under this tag."""
     version = tag.removeprefix("v")
     found = [
         f"{name} has version {stated}"

@@ -25,8 +25,8 @@ if "cluster" in globals() and cluster.is_running:
     cluster.view.execute({code!r}, silent=True)
 """
 KEEP = "_finished = dict(get_ipython().user_ns)"
-# Ranks that a cell has started afresh have nothing that could be put back, and after a hang the
-# communicator of the end is no good any more: the library has put a new one in its place.
+# Freshly started ranks have nothing to put back, and after a hang the communicator from the end is
+# unusable: the library has replaced it.
 PUT_BACK = """
 _finished = globals().get("_finished", dict(get_ipython().user_ns))
 for _name in set(get_ipython().user_ns) - set(_finished) - {"_finished", "_name"}:
@@ -37,7 +37,7 @@ for _name in set(_finished) - {"comm", "rank", "world_size"}:
 
 
 def failing_again(source: Path, cell_seconds: int = CELL_SECONDS) -> list[str]:
-    """Return which cells of a lesson fail when they are run again, and by what."""
+    """Return which cells of a lesson fail when they are run again, with the errors."""
     notebook = read_source(source)
     client = client_of(notebook, source.parent.parent, cell_seconds)
     code = [(index, cell) for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]

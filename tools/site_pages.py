@@ -1,8 +1,8 @@
-"""The pages of the site: what is shown, under which name, and what is changed on the way.
+"""The pages of the site: which are shown, under which names, and with which changes.
 
 The site shows the repository's own texts. A ``README.md`` becomes its folder's ``index.md``;
-everything else keeps its place, so that links and pictures between texts go on to work. Lessons
-come with their stored outputs, and with each solution folded below the cell that a learner gets.
+everything else keeps its place, so that links and pictures between texts still work. Lessons come
+with their stored outputs, and with each solution folded below the cell that a learner gets.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ REFERENCE = {
     "course_lib.teaching.cost": ("course_lib.teaching.cost",),
 }
 
-# Of where the course is at home, with pictures from elsewhere, which the site does without.
+# The block of the course's addresses, with pictures from elsewhere, which the site leaves out.
 _BADGES = re.compile(r"^<!-- from pyproject.toml: badges -->.*?^<!-- to here -->\n", re.M | re.S)
 _LINK = re.compile(r"(?P<text>!?\[(?:[^][]|\[[^][]*\])*\])\((?P<target>[^)\s]+)\)")
 _HTML_PICTURE = re.compile(r'<(?:img|source)\b[^>]*?\bsrc(?:set)?="(?P<target>[^"\s]+)"')
@@ -90,7 +90,7 @@ folded below its exercise.
 
 
 class PageError(Exception):
-    """A page can't be made; the text says which and why."""
+    """A page can't be made; the text names it and the reason."""
 
 
 def sources() -> list[str]:
@@ -101,7 +101,7 @@ def sources() -> list[str]:
 
 
 def staged(source: str) -> str:
-    """Return where a text of the repository stands among the site's pages."""
+    """Return the place of a repository's text among the site's pages."""
     path = PurePosixPath(source)
     return str(path.with_name("index.md") if path.name == "README.md" else path)
 
@@ -126,7 +126,7 @@ def gather(folder: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file unless it has this content: what is unchanged is not built again."""
+    """Write a file unless it has this content: unchanged pages are not rebuilt."""
     data = content.encode() if isinstance(content, str) else content
     if not path.exists() or path.read_bytes() != data:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def relinked(text: str, source: str, pages: list[str]) -> str:
 
 
 def outside_fences(text: str, change: Callable[[str], str]) -> str:
-    """Return ``text`` with ``change`` applied to all that stands outside of code blocks."""
+    """Return ``text`` with ``change`` applied to everything outside code blocks."""
     parts, end = [], 0
     for fence in _FENCE.finditer(text):
         parts += [change(text[end : fence.start()]), fence[0]]
@@ -160,7 +160,7 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def new_target(target: str, source: str, pages: list[str]) -> str:
-    """Return what a link's target is called on the site, "" for a folder, which has no page."""
+    """Return the name of a link's target on the site, "" for a folder, which has no page."""
     path, _, anchor = target.partition("#")
     if not path or "://" in path or path.startswith(("mailto:", "figure:")):
         return target
@@ -180,7 +180,7 @@ def new_target(target: str, source: str, pages: list[str]) -> str:
 
 
 def resolved(target: str, source: str) -> str:
-    """Return the path in the repository that a relative target of a text means."""
+    """Return the path in the repository that a relative target in a text refers to."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
 
 
@@ -262,7 +262,7 @@ def shown_cells(cells: list[dict[str, Any]], source: str, pages: list[str]) -> I
 
 
 def wishes(cell: dict[str, Any]) -> dict[str, Any]:
-    """Return what a code cell asks of MyST-NB: no Python colours in errors that are words."""
+    """Return a code cell's options for MyST-NB: no Python colours in errors that are prose."""
     errors = [o for o in cell.get("outputs", ()) if o["output_type"] == "error"]
     if all("Traceback (most recent" in "".join(each["traceback"]) for each in errors):
         return {}
@@ -288,7 +288,7 @@ def folded(text: str) -> str:
 
 
 def shortened(module: str) -> str:
-    """Return what the narrow side calls a module."""
+    """Return a module's name in the narrow sidebar."""
     return module.removeprefix("course_lib.").removeprefix("torch_mpi4py") or module
 
 

@@ -1,8 +1,8 @@
-"""Choose where pip takes PyTorch from: builds with CUDA are of no use without an NVIDIA driver.
+"""Choose pip's source of PyTorch: builds with CUDA are of no use without an NVIDIA driver.
 
 On Linux the package index has PyTorch with CUDA, 5.1 GB in .venv. PyTorch's own index has the same
-versions for the CPU, 1.5 GB in .venv, as ``2.13.0+cpu``: pip takes that for ``==2.13.0``, and for
-the newer of the two, if it is given both indexes.
+versions for the CPU, 1.5 GB in .venv, as ``2.13.0+cpu``: pip accepts that as ``==2.13.0``, and as
+the newer of the two if it is given both indexes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = ("torch", "torchvision")
-# Whoever has no way to that index should not wait for it: so long for a word from it, and so long
-# for all questions together, which are three starts of pip.
+# Users who can't reach that index should not wait for it: the limits for one answer, and for all
+# queries together, which are three starts of pip.
 ANSWER_SECONDS = 3
 ALL_SECONDS = 20.0
 SIGNS_OF_A_DRIVER = (
@@ -30,7 +30,7 @@ SIGNS_OF_A_DRIVER = (
     "/usr/lib/wsl/lib/nvidia-smi",  # Windows' driver, in its Linux
     "/etc/nv_tegra_release",
 )
-# What pip needs to know to reach any index.
+# The settings that pip needs to reach any index.
 WAY_OUT = ("proxy", "cert", "client-cert", "trusted-host")
 
 
@@ -42,12 +42,12 @@ class Choice(NamedTuple):
 
 
 def has_nvidia_driver() -> bool:
-    """Tell whether CUDA builds could use a GPU of this machine."""
+    """Return whether CUDA builds could use a GPU of this machine."""
     return any(map(os.path.exists, SIGNS_OF_A_DRIVER)) or shutil.which("nvidia-smi") is not None
 
 
 def are_installed(venv: Path, lock: Path) -> bool:
-    """Tell whether an environment has PyTorch as the lock wants it, with CUDA or without."""
+    """Return whether an environment has the lock's PyTorch, with CUDA or without."""
     for name in PACKAGES:
         about = f"lib/python*/site-packages/{name}-{locked_version(lock, name)}"
         if not [*venv.glob(f"{about}.dist-info"), *venv.glob(f"{about}+*.dist-info")]:
@@ -105,7 +105,7 @@ def locked_version(lock: Path, name: str) -> str:
 
 
 def pip_settings(python: Path, deadline: float) -> dict[str, str]:
-    """Return what pip is told by its variables and files, by the settings' names."""
+    """Return pip's settings from its variables and files, by name."""
     said = ask_pip(python, deadline, os.environ, "config", "list")
     found = re.findall(r"""^[^=]*\.([a-z-]+)=('.*'|".*")$""", said, re.MULTILINE)
     return {name: str(ast.literal_eval(value)) for name, value in found}
@@ -114,9 +114,9 @@ def pip_settings(python: Path, deadline: float) -> dict[str, str]:
 def versions_on(
     python: Path, index: str, name: str, settings: Mapping[str, str], deadline: float
 ) -> str:
-    """Return what pip says about the versions of ``name`` on ``index``, and on no other.
+    """Return pip's answer about the versions of ``name`` on ``index``, and on no other.
 
-    pip judges by itself which builds fit this machine, and takes its own way through proxies.
+    pip itself decides which builds fit this machine, and uses its own proxy settings.
     """
     way_out = {f"PIP_{key.replace('-', '_').upper()}": settings.get(key, "") for key in WAY_OUT}
     plain = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
@@ -127,7 +127,7 @@ def versions_on(
 
 
 def ask_pip(python: Path, deadline: float, variables: Mapping[str, str], *arguments: str) -> str:
-    """Return all that pip says."""
+    """Return all output of pip."""
     answer = subprocess.run(
         [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
         env=dict(variables),

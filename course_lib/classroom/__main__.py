@@ -32,7 +32,7 @@ class Classroom:
         self._numbers: dict[str, str] = {}
 
     def page(self) -> str:
-        """Return the page of now.
+        """Return the current page.
 
         Raises:
             NothingToReadError: if there is nowhere to read.
@@ -46,7 +46,7 @@ class Classroom:
         return page.page(learners, self._columns(learners), every, self._called(learners))
 
     def _columns(self, learners: list[Learner]) -> list[str]:
-        """Return the exercises asked for, or else those of lessons that somebody has begun."""
+        """Return the exercises asked for, or else those of lessons that some learner has begun."""
         begun = {id.partition(".")[0] for one in learners for id in one.work}
         return [id for id in self._ids if self._given.lessons or id.partition(".")[0] in begun]
 
@@ -54,14 +54,15 @@ class Classroom:
         names = [one.name for one in learners]
         if self._given.names:
             return dict(zip(names, names, strict=True))
-        # Kept while the command runs, and in no order that tells who it is.
+        # Kept while the command runs, in an order that identifies no learner.
         for name in random.sample(names, len(names)):
             self._numbers.setdefault(name, f"learner {len(self._numbers) + 1}")
         return self._numbers
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Show the page until interrupted; return 0, or 1 with one sentence why it cannot be shown."""
+    """Show the page until interrupted; return 0, or 1 with one sentence on why it can't be
+    shown."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.folder is None:
@@ -155,12 +156,12 @@ def _write(path: Path, text: str) -> None:
             stream.write(text)
         os.replace(part, path)
     except BaseException:
-        Path(part).unlink(missing_ok=True)  # interrupted behind the replacement, it has gone
+        Path(part).unlink(missing_ok=True)  # interrupted after the replacement, it has gone
         raise
 
 
 def _serve(classroom: Classroom, port: int) -> None:
-    classroom.page()  # if it cannot be made, say so now
+    classroom.page()  # an error appears now if it cannot be made
     with serving.served(classroom.page, port) as (address, server):
         print(f"the page is at {address}", flush=True)
         server.serve_forever()

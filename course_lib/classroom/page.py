@@ -42,7 +42,7 @@ def page(
         learners: the class.
         ids: the exercises that have a column.
         every: seconds after which it is made again; 0 for never.
-        names: what each learner is called on it, by name.
+        names: the name shown for each learner, by name.
     """
     parts = [
         f"<p>{_summary(learners, ids, every)}</p>",

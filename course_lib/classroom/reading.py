@@ -1,9 +1,9 @@
-"""Reads what learners' kernels have written, in a shared folder or in the homes of a hub.
+"""Reads the records of learners' kernels, in a shared folder or in the homes of a hub.
 
-Learners can write what they like into their files, and into a shared folder also files under the
-names of others. So a line counts only if it is one that :mod:`course_lib.teaching.class_record`
-could have written; sizes and numbers are bounded; no link is followed out of a folder that learners
-may write to; and files with one name but different owners are different learners.
+Learners can write anything into their files, and in a shared folder also files under the names of
+others. So a line counts only if :mod:`course_lib.teaching.class_record` could have written it;
+sizes and numbers are bounded; no link is followed out of a folder that learners may write to; and
+files with one name but different owners are different learners.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _SLACK_S = 20.0  # a sign of life may be late by that
 
 
 class NothingToReadError(OSError):
-    """There is no such folder; the message says what to do."""
+    """There is no such folder; the message gives the remedy."""
 
 
 @dataclass
 class Work:
-    """What a learner has done with one exercise.
+    """A learner's work on one exercise.
 
     Attributes:
         tries: checks that found it right or wrong.
@@ -63,7 +63,7 @@ class Work:
 
 
 class Running(NamedTuple):
-    """A cell that takes long: what it checks, for how many seconds, whether all ranks wait."""
+    """A long-running cell: the exercise it checks, for how many seconds, whether all ranks wait."""
 
     exercise: str
     seconds: float
@@ -75,10 +75,10 @@ class Learner:
     """One row of the page.
 
     Attributes:
-        name: what the learner is called.
+        name: the learner's name.
         work: by exercise.
         seen: when anything was written last, in seconds since the epoch.
-        running: a cell of now that takes long.
+        running: a long-running cell at present.
     """
 
     name: str
@@ -198,8 +198,8 @@ def _learner(name: str, folder: int, files: list[_File], exercises: Collection[s
         text = _end_of(folder, file.name, left)
         left -= len(text)
         mine = list(filter(None, map(_line, text.split(b"\n"))))
-        # The last line was written when the file changed: that is how the learner's clock differs
-        # from that of the disk.
+        # The last line was written when the file changed, which shows how the learner's clock
+        # differs from that of the disk.
         ahead = mine[-1]["t"] - file.changed if mine else 0.0
         lines += [(line["t"] - ahead, line) for line in mine]
         learner.seen = max(learner.seen, min(file.changed, now))
@@ -209,7 +209,7 @@ def _learner(name: str, folder: int, files: list[_File], exercises: Collection[s
                 running = Running(mine[-1]["exercise"], lasts + max(0.0, silent), mine[-1]["hangs"])
                 if running.exercise not in exercises:
                     running = running._replace(exercise="")
-                # Of several notebooks the one that hangs.
+                # Of several notebooks, the hanging one.
                 learner.running = max(filter(None, (learner.running, running)), key=_urgency)
     for _, line in sorted(lines, key=lambda pair: pair[0]):
         if line["exercise"] in exercises and line["is"] not in ("here", "running", "done"):

@@ -25,7 +25,7 @@ class _Loopback(ThreadingHTTPServer):
 
 @contextmanager
 def served(make: Callable[[], str], port: int) -> Iterator[tuple[str, ThreadingHTTPServer]]:
-    """Give the address of a page, and its server, not running yet.
+    """Return the address of a page, and its server, not running yet.
 
     It listens on loopback. Other accounts of this machine reach that too, so the address has a
     secret part; and a browser asks only for a name of loopback, whatever other pages have it load.

@@ -1,1 +1,1 @@
-"""The command ``rank-by-rank``: what one does with the course besides reading it."""
+"""The command ``rank-by-rank``: everything to do with the course besides reading it."""

@@ -1,6 +1,6 @@
 """``rank-by-rank lab``, ``class``, ``grade`` and others: each part reads its own arguments.
 
-The parts are imported when they are asked for: ``rank-by-rank lab`` needs no PyTorch.
+The parts are imported on request: ``rank-by-rank lab`` needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = {
 
 
 def usage() -> str:
-    """Return what the command can do, a line for each part."""
+    """Return the command's parts, a line for each."""
     lines = [f"  {name:<7} {what}" for name, (_, what) in PARTS.items()]
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""Prepares a learner's folder: their copies of the lessons, and what these refer to.
+"""Prepares a learner's folder: their copies of the lessons, and the files that these refer to.
 
 In it are ``workspace``, with the learner's copies, ``notebooks``, a link to the lessons as they
 were executed (the glossary is there), and ``scripts``, the lessons' programs to run and to change.
@@ -19,7 +19,7 @@ _NEW = "rank-by-rank"
 
 
 def chosen(said: str | None) -> Path:
-    """Return the folder that is meant: the one that was said, the checkout, or one at hand.
+    """Return the folder to use: the one given, the checkout, or a folder nearby.
 
     That is the one around the current folder in which lessons were prepared before; without one,
     ``rank-by-rank`` in the current folder.
@@ -30,7 +30,7 @@ def chosen(said: str | None) -> Path:
 
 
 def prepare(folder: Path) -> list[str]:
-    """Bring ``folder`` up to date, and return what there is to say.
+    """Bring ``folder`` up to date, and return the messages to print.
 
     Raises:
         OSError: if it cannot be written to, or something else is in the way.

@@ -42,7 +42,7 @@ QUIET = (
 
 
 def settings(folder: Path, given: list[str]) -> list[str]:
-    """Return our arguments for JupyterLab, but for those in ``given``: it takes none twice."""
+    """Return our arguments for JupyterLab, except those in ``given``: it accepts none twice."""
     ours = [
         "--ip=127.0.0.1",  # this machine only, and JupyterLab asks for its token
         f"--ServerApp.root_dir={folder}",

@@ -1,8 +1,8 @@
 """Executes lessons as if a learner ran all cells, and says how long each took.
 
 So it shows whether this machine can run the whole course, and makes notebooks with this machine's
-figures. It executes the lessons with their worked solutions, each in its own kernel, with its own
-four ranks.
+measurements. It executes the lessons with their worked solutions, each in its own kernel, with its
+own four ranks.
 """
 
 from __future__ import annotations

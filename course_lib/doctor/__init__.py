@@ -39,14 +39,15 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "Slurm": mpi.slurm,
     "data": packages.data,
 }
-_AT_ONCE = 2  # the slow ones wait for programs of theirs
+_AT_ONCE = 2  # the slow ones wait for the programs they start
 
 
 def findings(within_s: float = WITHIN_S) -> list[Finding]:
     """Examine this machine and return what was found, in a fixed order.
 
     Args:
-        within_s: seconds for all programs together; what has not answered by then is a WARN.
+        within_s: seconds for all programs together; a program that has not answered by then is a
+            WARN.
     """
     with all_within(within_s), ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(examine, CHECKS, CHECKS.values()))

@@ -1,6 +1,6 @@
-"""What the doctor finds and how it is printed; programs that are asked, each with a time limit.
+"""The doctor's findings and their table, and the programs it runs, each with a time limit.
 
-What may hang, crash or change this process is asked of another process.
+Checks that may hang, crash or change this process run in another process.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Finding:
     Attributes:
         status: ``"OK"``; ``"WARN"``, the lessons run but not as well as they could; or
             ``"FAIL"``, some lesson will not run.
-        seen: what was found, one sentence.
-        fix: what to do, empty if there is nothing to do.
-        item: what was looked at, e.g. ``"mpiexec"``; a check leaves it to :func:`examine`.
+        seen: the observation, in one sentence.
+        fix: the remedy, empty if none is needed.
+        item: the thing examined, e.g. ``"mpiexec"``; :func:`examine` sets it.
     """
 
     status: str
@@ -84,7 +84,7 @@ def fail(seen: str, fix: str) -> Finding:
 
 
 def examine(item: str, check: Callable[[], Finding]) -> Finding:
-    """Return what ``check`` finds; a check that itself fails is a finding too."""
+    """Return the findings of ``check``; a check that itself fails is a finding too."""
     again = 'make doctor ARGS="--within 60"' if CHECKOUT else "rank-by-rank doctor --within 60"
     try:
         found = check()
@@ -153,14 +153,14 @@ def all_within(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a program ended: exit status (None if it ran past its limit) and what it wrote."""
+    """How a program ended: exit status (None if it ran past its limit) and output."""
 
     code: int | None
     output: str
 
     @property
     def last_lines(self) -> str:
-        """The end of what it wrote, in one line."""
+        """The end of its output, in one line."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip(" -=*")]
         return " | ".join(lines[-4:])[-400:]
 
@@ -208,9 +208,9 @@ def _end(program: subprocess.Popen) -> None:
 
 
 def ask_python(program: str, *, limit: float) -> tuple[Any, Answer]:
-    """Return what ``program``, run by this Python, prints as JSON in its last line.
+    """Return the JSON in the last line that ``program``, run by this Python, prints.
 
-    The first is None if it failed; the second says how.
+    The first is None if it failed; the second describes the failure.
     """
     answer = run([sys.executable, "-c", program], limit=limit)
     lines = answer.output.splitlines()

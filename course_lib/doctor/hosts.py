@@ -1,6 +1,6 @@
 """Examines several hosts over ssh: whether a cluster can span them, and what would fail on each.
 
-Every host is asked by one ssh, which runs the doctor there; what it answers is judged here.
+One ssh to each host runs the doctor there; its answers are judged here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MARK = "the doctor on this host says: "
 _NO_CHECKOUT = 97
 _SSH_FAILED = 255
 _MORE_FOR_SSH_S = 15.0
-# Which MPI is used, as the notebook's host has it.
+# The choice of MPI, as on the notebook's host.
 _CARRIED = ("MPI4PY_LIBMPI", "TORCH_MPI4PY_MPIEXEC")
 
 
 def host_findings(said: str, within_s: float) -> list[Finding]:
-    """Examine hosts, all at once, and return what was found, host by host.
+    """Examine hosts, all at once, and return the findings, host by host.
 
     Args:
         said: ``"node1:4,node2:4"``, or the path of a hostfile.
@@ -56,7 +56,7 @@ def host_findings(said: str, within_s: float) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Report:
-    """What a host says of itself: versions, the ``SSH_CONNECTION`` it was asked by, findings."""
+    """A host's answer: versions, the ``SSH_CONNECTION`` of the request, findings."""
 
     versions: dict[str, str]
     connection: str
@@ -64,12 +64,12 @@ class Report:
 
     @property
     def mpi(self) -> str:
-        """What its MPI job found, the empty string if that failed."""
+        """The finding of its MPI job, the empty string if that failed."""
         return next((f.seen for f in self.findings if f.item == "MPI job" and f.status == OK), "")
 
 
 def what_this_host_is(findings: Sequence[Finding]) -> str:
-    """Return the line in which this host answers another one's doctor."""
+    """Return the line with which this host answers another one's doctor."""
     said: dict[str, Any] = {
         "versions": versions(),
         "connection": os.environ.get("SSH_CONNECTION", ""),
@@ -81,13 +81,13 @@ def what_this_host_is(findings: Sequence[Finding]) -> str:
 def judge_host(
     host: str, here: bool, answer: Answer, report: Report | None, ours: Mapping[str, str]
 ) -> list[Finding]:
-    """Return what is to be said of one host.
+    """Return the findings about one host.
 
     Args:
         host: its name.
         here: whether it is this machine.
-        answer: how the command ended that asked it.
-        report: what it answered, None if it did not.
+        answer: how the command that asked it ended.
+        report: its answer, None if there was none.
         ours: the versions on this machine.
     """
     if report is None:
@@ -106,7 +106,7 @@ def judge_host(
 
 
 def judge_mpi(mpis: Mapping[str, str]) -> Finding:
-    """Say whether hosts use one MPI; ``mpis`` is what the MPI job of each has found."""
+    """Report whether all hosts use one MPI; ``mpis`` has the finding of each one's MPI job."""
     if not mpis or not all(mpis.values()):
         return fail("not known for every host", "See the lines 'MPI job' and 'ssh' of each host.")
     if len(set(mpis.values())) > 1:

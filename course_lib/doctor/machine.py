@@ -29,7 +29,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def python() -> Finding:
-    """Look at the version of Python, and whether it is an environment of its own."""
+    """Check the version of Python, and whether it has its own environment."""
     version = ".".join(map(str, sys.version_info[:3]))
     seen = f"{version}, {sys.executable}"
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
@@ -44,7 +44,7 @@ def python() -> Finding:
 
 
 def cores() -> Finding:
-    """Look at the number of cores against the number of ranks."""
+    """Compare the number of cores with the number of ranks."""
     usable = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
@@ -63,7 +63,7 @@ def cores() -> Finding:
 
 
 def memory() -> Finding:
-    """Look for the memory that the notebook and its ranks need."""
+    """Check for the memory that the notebook and its ranks need."""
     limits = [int(text) for text in _limits_of_the_container("memory.max", "memory.limit_in_bytes")]
     free = min([psutil.virtual_memory().available, *limits]) / 2**30
     seen = f"{free:.1f} GiB free"
@@ -79,7 +79,7 @@ def memory() -> Finding:
 
 
 def _limits_of_the_container(name: str, old_name: str) -> list[str]:
-    """Return what limits this process's control groups and those above them, as their files say.
+    """Return the limits in the files of this process's control groups and those above them.
 
     ``old_name``: the file's in version 1 of control groups.
     """
@@ -102,7 +102,7 @@ def _limits_of_the_container(name: str, old_name: str) -> list[str]:
 
 
 def user() -> Finding:
-    """Say who runs this; root is fine."""
+    """Report the user who runs this; root is fine."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return ok("root; Open MPI is told that this is intended")
     return ok("not root")
@@ -125,7 +125,7 @@ def ports() -> Finding:
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
-    """Look for room for what ranks share."""
+    """Check the room for the ranks' shared memory."""
     if not folder.exists():
         return ok(f"no {folder} here; ranks use files instead")
     free = shutil.disk_usage(folder).free / _MIB
@@ -142,7 +142,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
 
 
 def disk(folder: Path | None = None) -> Finding:
-    """Try to write where temporary files go, and look at the room there."""
+    """Try to write a temporary file, and check the room there."""
     folder = folder or Path(tempfile.gettempdir())
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:

@@ -53,7 +53,7 @@ def mpiexec() -> Finding:
 
 
 def _family() -> str:
-    """Which MPI it is; it is asked here first, because a broken one may give no answer."""
+    """The MPI library; it is loaded here first, because a broken one may give no answer."""
     found = str(launch.find_mpiexec())
     if run([found, "--version"], limit=_VERSION_SECONDS).code is None:
         raise launch.NoMPIError(f"{found} --version gave no answer within {_VERSION_SECONDS} s")
@@ -105,12 +105,12 @@ def job(ranks: int = RANKS) -> Finding:
 
 
 def _from(library: str) -> str:
-    """Where a library is, as a part of a sentence; empty if that is not known."""
+    """Where a library is, as part of a sentence; empty if unknown."""
     return f" ({library})" if library else ""
 
 
 def slurm() -> Finding:
-    """Say whether there is a Slurm, which nodes we have of it, and how it starts MPI ranks."""
+    """Report whether Slurm is present, which of its nodes we have, and how it starts MPI ranks."""
     if not shutil.which("sbatch"):
         return ok("none; with Slurm, lessons can run on a cluster's nodes (docs/several_hosts.md)")
     answer = run(["sinfo", "--noheader", "--format=%P %a %D"], limit=5)

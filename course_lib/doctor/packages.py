@@ -22,7 +22,7 @@ _TORCH_SECONDS = 60
 
 
 def lock(path: Path = _LOCK) -> Finding:
-    """Compare what is installed with the lock."""
+    """Compare the installed packages with the lock."""
     if not path.exists():
         return ok("not in a checkout, so there is no lock to compare with")
     missing, other, total = [], [], 0
@@ -55,7 +55,7 @@ def _locked(path: Path) -> list[tuple[str, str]]:
 
 
 def torch_pair() -> Finding:
-    """Look whether torchvision is the one for this torch, and whether both load."""
+    """Check that torchvision fits this torch, and that both load."""
     fix = INSTALL
     if CHECKOUT:
         fix = f"Run `make setup`, or: {sys.executable} -m pip install -r requirements.lock"
@@ -79,7 +79,7 @@ def torch_pair() -> Finding:
 
 
 def gpus() -> Finding:
-    """Say which GPUs PyTorch sees, and what can carry their tensors."""
+    """Report which GPUs PyTorch sees, and how their tensors can be carried."""
     found, answer = ask_python(
         "import json, torch; n = torch.cuda.device_count(); import torch.distributed as dist; "
         "from torch_mpi4py.core.gpus import takes_cuda; "
@@ -106,7 +106,7 @@ def _about_gpus(names: list[str], nccl: bool, takes_cuda: bool) -> Finding:
 
 
 def kernel() -> Finding:
-    """Look whether a notebook's kernel runs this Python."""
+    """Check that a notebook's kernel runs this Python."""
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
     install = f"{sys.executable} -m ipykernel install --sys-prefix"
@@ -139,7 +139,7 @@ print(json.dumps([str(data_root()), found]))
 
 
 def data() -> Finding:
-    """Load what is on disk; nothing is downloaded."""
+    """Load the data sets on disk; nothing is downloaded."""
     answer, ended = ask_python(_LOAD_DATA, limit=60)
     if answer is None:
         return fail(f"could not be loaded: {ended.last_lines}", "See the line 'torch'.")

@@ -14,5 +14,5 @@ A submission goes through these modules, from the top down:
 :mod:`.page`          a page for the teacher
 ===================== ===========================================================================
 
-``docs/grading.md`` is for the teacher, and says what is not trusted and what cannot be helped.
+``docs/grading.md`` is for the teacher, and describes what is not trusted and the known limits.
 """

@@ -1,4 +1,4 @@
-"""``rank-by-rank grade``: grades collected notebooks, and writes what others read."""
+"""``rank-by-rank grade``: grades collected notebooks, and writes files for other programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .submissions import Learner, NoSubmissionsError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Grade what the arguments name; return 0, 1 if nothing could be graded, 130 if stopped."""
+    """Grade according to the arguments; return 0, 1 if nothing could be graded, 130 if stopped."""
     given = _parser().parse_args(arguments)
     try:
         points = rubric.read(given.rubric) if given.rubric else rubric.Rubric()
@@ -91,7 +91,7 @@ def _at_least_one(text: str) -> int:
 
 
 def _grade(given: argparse.Namespace, learners: list[Learner]) -> dict[str, list[Graded]]:
-    """Return what came of each learner's lessons; say so line by line."""
+    """Return the outcomes of each learner's lessons; print them line by line."""
     kept, stopping = Kept(given.out / "kept"), threading.Event()
     found: dict[tuple[str, str], Graded] = {}
     with _stopped_by_signals(stopping), ThreadPoolExecutor(given.jobs) as pool:
@@ -119,7 +119,7 @@ def _grade(given: argparse.Namespace, learners: list[Learner]) -> dict[str, list
 
 @contextmanager
 def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
-    """End like an interrupt on SIGTERM, too: what was started has to be ended."""
+    """End like an interrupt on SIGTERM, too: everything started has to be ended."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         stopping.set()
@@ -138,7 +138,7 @@ def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
 def _one(
     learner: Learner, number: str, seconds: float | None, kept: Kept, stopping: threading.Event
 ) -> Graded:
-    """Grade one lesson of one learner, or take what an earlier run has found."""
+    """Grade one lesson of one learner, or use the outcome of an earlier run."""
     if stopping.is_set():
         raise StoppedError
     ids = answers.of_lesson(number)
@@ -165,7 +165,7 @@ def _one(
 
 
 def _fingerprint(taken: list[answers.Answer], seconds: float | None, number: str) -> str:
-    """Return what tells these answers, judged like this, from any others."""
+    """Return the fingerprint of these answers and this way of judging them."""
     told = json.dumps([[asdict(answer) for answer in taken], seconds, _judges(number)])
     return hashlib.sha256(told.encode()).hexdigest()
 

@@ -1,14 +1,14 @@
-"""Takes a learner's answers out of a notebook, with the definitions that they need.
+"""Extracts a learner's answers from a notebook, with the definitions that they need.
 
 An answer is the cell whose metadata has the exercise's id: the last one that was changed, if there
-are several. Where it is gone, or as it was handed out, the last cell counts that defines the
-exercise's function. Outputs are never read.
+are several. If it is gone, or unchanged, the last cell that defines the exercise's function counts.
+Outputs are never read.
 
-The cell may use names of other cells. Of these, only what defines a name is taken: imports,
-functions, classes, and constants (assignments that call nothing); and only if the answer needs it,
-directly or by another such definition. The learner's notebook is searched first, then the lesson
-as the teacher has it. So no other cell of a learner runs, and none of the lesson's is trusted to
-be still there. What a cell computed or loaded is not there, as it is not for the checks.
+The cell may use names of other cells. From these, only definitions are taken: imports, functions,
+classes, and constants (assignments that call nothing); and only if the answer needs them, directly
+or through another such definition. The learner's notebook is searched first, then the teacher's
+version of the lesson. So no other cell of a learner runs, and the lesson's own cells need not still
+be there. Values that a cell computed or loaded are missing, as they are for the checks.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is judged of one exercise.
+    """The answer to one exercise.
 
     Attributes:
         code: the learner's cell, without ``%%px``; empty if there is nothing to judge.
         support: definitions to run before it.
         kind: why there is nothing to judge, as in ``outcomes.KINDS``; else empty.
-        note: what else a person may want to know.
+        note: further information for the teacher.
     """
 
     id: str
@@ -117,7 +117,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _cells(notebook: dict[str, Any]) -> list[_Cell]:
-    """Return the code cells of a notebook, whatever else a damaged one has in their places."""
+    """Return the code cells of a notebook, skipping anything else in a damaged one."""
     found = []
     for cell in notebook["cells"]:
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -176,7 +176,7 @@ def _same(one: _Cell, other: _Cell) -> bool:
 
 @functools.cache
 def _lesson(number: str) -> tuple[_Cell, ...]:
-    """Return the code cells of a lesson as the teacher has it, with the worked solutions."""
+    """Return the code cells of the teacher's version of a lesson, with the worked solutions."""
     (path,) = (path for path in lessons.sources() if lessons.number(path) == number)
     cells = [cell for cell in lessons.read_source(path).cells if cell.cell_type == "code"]
     return tuple(_cell(cell.metadata.get("exercise", ""), cell.source) for cell in cells)
@@ -234,7 +234,7 @@ def _parsed(code: str) -> ast.Module:
 
 
 def _given(code: str) -> frozenset[str]:
-    """Return the names that statements outside of functions give a value."""
+    """Return the names that statements outside functions assign."""
     found = set()
     for statement in _parsed(code).body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -18,7 +18,7 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass
 class Report:
-    """All that has been found out.
+    """All outcomes of a grading.
 
     Attributes:
         lessons: their numbers, in order.
@@ -43,7 +43,7 @@ class Report:
 
 
 def feedback(outcome: Outcome) -> str:
-    """Return a learner's feedback on an answer: the check's sentence, or what was wrong."""
+    """Return a learner's feedback on an answer: the check's sentence, or the problem."""
     text = outcome.text or f"{outcome.id}: {outcome.kind}: {KINDS[outcome.kind]}."
     if not text.startswith(outcome.id):
         text = f"{outcome.id}: {text}"
@@ -82,7 +82,7 @@ def gradescope(report: Report, learner: Learner) -> str:
 
 
 def moodle(report: Report) -> str:
-    """Return the grades as Moodle reads them, by two ways.
+    """Return the grades as Moodle reads them, in two ways.
 
     An assignment's "Upload grading worksheet" (assignfeedback_offline) looks for the columns
     Identifier, Grade, Last modified (grade) and Feedback comments; the import of the gradebook
@@ -169,6 +169,6 @@ def _csv(rows: list[list[str]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\r\n")
     for row in rows:
-        # A spreadsheet would take it for a formula.
+        # A spreadsheet would treat it as a formula.
         writer.writerow(f"'{cell}" if re.match(r"[=+@\t\r]|-.", cell) else cell for cell in row)
     return stream.getvalue()

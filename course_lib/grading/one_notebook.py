@@ -1,8 +1,8 @@
 """Judges the answers of one notebook in processes of its own, and ends all of them.
 
 A :mod:`.worker` judges one answer after another. If it dies, takes too long, or starts more
-processes or takes more memory than any answer needs, that is what came of the answer that was
-running, and another worker goes on with the next one.
+processes or uses more memory than any answer needs, that is the outcome of the running answer, and
+another worker continues with the next one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class StoppedError(Exception):
 def judge(
     answers: list[Answer], seconds: float | None, stopping: threading.Event
 ) -> Iterator[Outcome]:
-    """Yield what came of each answer.
+    """Yield the outcome of each answer.
 
     Args:
-        seconds: how long a check may take, if not as long as its exercise says.
+        seconds: how long a check may take; by default as long as its exercise allows.
         stopping: once it is set, everything ends.
 
     Raises:
@@ -71,7 +71,7 @@ def judge(
 
 
 class _Worker:
-    """A process that judges answers; a context manager, after which nothing of it is left."""
+    """A process that judges answers; a context manager that leaves nothing of it behind."""
 
     def __init__(self, answers: list[Answer], seconds: float | None, stopping: threading.Event):
         self._answers = answers.copy()
@@ -120,7 +120,7 @@ class _Worker:
         self._folder.cleanup()
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Yield what came of the answers, until one ends the worker."""
+        """Yield the outcomes of the answers, until one ends the worker."""
         task = {
             "secret": self._secret,
             "seconds": self._seconds,
@@ -150,7 +150,7 @@ class _Worker:
             return error.found | {"lost": True}
 
     def _message(self, expected: dict[str, int], seconds: float) -> dict[str, Any]:
-        """Return what comes with an expected message.
+        """Return the content of an expected message.
 
         Raises:
             _LostError: if something else comes, or nothing.

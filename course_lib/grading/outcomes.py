@@ -1,4 +1,4 @@
-"""What grading has found out about each answer, kept so that a second run goes on from there."""
+"""The outcomes of grading, stored so that a second run continues from there."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ KINDS = {
     "unreadable": "the file is not a readable notebook",
     "not judged": "the check itself failed, or something was missing: a person has to look",
 }
-"""How an answer can end, and what that means."""
+"""How an answer can end, with the meaning."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found out about one answer.
+    """The outcome of one answer.
 
     Attributes:
         kind: one of :data:`KINDS`.
         mistake: its name, as in the lesson's ``mistakes.md``; empty if it has none.
         text: the check's own sentence.
-        note: what else a person may want to know.
+        note: further information for the teacher.
         seconds: how long it took, the start of a cluster included.
     """
 
@@ -64,7 +64,7 @@ class Graded:
 
 
 class Kept:
-    """What earlier runs have found, one file a learner and lesson.
+    """The outcomes of earlier runs, one file for each learner and lesson.
 
     Args:
         folder: where the files are.

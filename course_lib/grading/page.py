@@ -1,4 +1,4 @@
-"""Makes the teacher's page: exercises by learners, the commonest mistakes, all that was said."""
+"""Makes the teacher's page: exercises by learners, the commonest mistakes, all feedback."""
 
 from __future__ import annotations
 

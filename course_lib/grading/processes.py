@@ -1,9 +1,9 @@
-"""All processes that come from one: counted, bounded and ended, wherever they have gone to.
+"""Counts, bounds and ends all descendants of a process, wherever they have moved.
 
-They have a variable in their environment, which descendants inherit, also those that have left
-their parents and their session. Where this account may make a cgroup for them, that bounds their
-number, and knows those that have changed their environment, too. Else the limit of processes of
-the account does, for which root is no account.
+They have a variable in their environment, which descendants inherit, even those that have left
+their parents and their session. If this account may make a cgroup for them, that bounds their
+number, and also finds those that have changed their environment. Otherwise the account's limit of
+processes bounds their number, which does not apply to root.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDS_WITHIN_S = 15.0
 
 
 class Family:
-    """Processes that are to be found again.
+    """Processes that can be found again.
 
     Attributes:
         mark: the value of their variable :data:`MARK`.
@@ -38,7 +38,7 @@ class Family:
         self.bounded = self._group is not None or os.getuid() != 0
 
     def adopt(self, pid: int) -> None:
-        """Take in a process that has started nothing yet."""
+        """Add a process that has started nothing yet."""
         if self._group is not None:
             (self._group / "cgroup.procs").write_text(f"{pid}")
 
@@ -66,7 +66,7 @@ class Family:
         return len(living), resident
 
     def end(self) -> None:
-        """End all of it, also a fork bomb: first all are made to stand still, then all go."""
+        """End all of them, even a fork bomb: first all are stopped, then all are killed."""
         until = time.monotonic() + _ENDS_WITHIN_S
         hit: set[psutil.Process] = set()
         for signum in (signal.SIGSTOP, signal.SIGKILL):
@@ -96,7 +96,7 @@ def something_bounds_them() -> bool:
 
 
 def bound_account() -> None:
-    """Limit this process and what it starts to :data:`MOST_TASKS` more than the account has."""
+    """Limit this process and its descendants to :data:`MOST_TASKS` more than the account has."""
     if os.getuid() == 0:  # it is not bound by this
         return
     tasks = 0
@@ -108,7 +108,7 @@ def bound_account() -> None:
 
 
 def lower(limit: int, value: int) -> None:
-    """Set a limit of this process, and of what it starts, unless it is lower already."""
+    """Set a limit of this process and its descendants, unless it is lower already."""
     _, hard = resource.getrlimit(limit)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(limit, (value, value))

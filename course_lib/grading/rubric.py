@@ -1,4 +1,4 @@
-"""Points for what the checks have found, from a TOML file of the teacher's.
+"""Points for the outcomes of the checks, from a TOML file of the teacher's.
 
 ::
 
@@ -15,8 +15,8 @@
     points = 5
     mistakes = {"ring-not-closed" = 0.8}
 
-Whatever the file leaves out is as in :data:`SHARES`. Of several shares the most particular counts:
-the exercise's, then that of the mistake, then that of the kind.
+Values that the file leaves out are as in :data:`SHARES`. Of several shares the most specific
+counts: the exercise's, then that of the mistake, then that of the kind.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _OF_NO_PAGE = {"it-raises", "it-hangs", "it-crashes", "does-not-finish"}
 
 
 class RubricError(ValueError):
-    """A rubric is malformed; the message says where, and what is allowed."""
+    """A rubric is malformed; the message gives the place and the allowed values."""
 
 
 @dataclass
 class Rubric:
-    """What an answer is worth.
+    """The points for answers.
 
     Attributes:
         points: of an exercise that has none of its own.

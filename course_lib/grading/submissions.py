@@ -20,8 +20,8 @@ from pathlib import Path
 
 from course_lib.teaching import lessons
 
-# What is behind a lesson's name: a newer lesson laid beside it, a file handed in again, a download
-# that was there already.
+# Suffixes of a lesson's name: a newer lesson laid beside it, a file handed in again, a repeated
+# download.
 _COPY = r"(?:\.newer(?:-(?P<newer>\d+))?)?(?:[-_ ]?\(?(?P<again>\d+)\)?)?"
 _MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_file_?")
 _CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_\d+")
@@ -29,10 +29,10 @@ _CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_\d+")
 
 @dataclass
 class Learner:
-    """Who has handed in what.
+    """A learner and the notebooks they have handed in.
 
     Attributes:
-        name: of their folder, or what stands before the lesson's name; a plain file name.
+        name: of their folder, or the part before the lesson's name; a plain file name.
         number: the number that Moodle or Canvas has given them; empty if there is none.
         notebooks: lesson -> its copies, the newest first.
     """
@@ -43,14 +43,14 @@ class Learner:
 
 
 class NoSubmissionsError(Exception):
-    """Nothing to grade; the message says what was looked for."""
+    """Nothing to grade; the message names the files looked for."""
 
 
 def find(folder: Path, numbers: list[str]) -> list[Learner]:
     """Return the learners by name, with their notebooks of these lessons.
 
     Raises:
-        NoSubmissionsError: if nobody has handed in any.
+        NoSubmissionsError: if there are none.
     """
     stems = {p.stem: lessons.number(p) for p in lessons.sources() if lessons.number(p) in numbers}
     names = "|".join(map(re.escape, stems))
@@ -58,7 +58,7 @@ def find(folder: Path, numbers: list[str]) -> list[Learner]:
     found: dict[tuple[str, str], Learner] = {}
     copies: dict[tuple[str, str], list[tuple[str, tuple[int, int], Path]]] = defaultdict(list)
     for who in sorted(path.name for path in folder.iterdir() if path.is_dir()):
-        if not who.startswith("."):  # also of whom there is nothing to grade
+        if not who.startswith("."):  # including learners with nothing to grade
             learner = _learner(who)
             found[learner.name, learner.number] = learner
     for path in _notebooks(folder):

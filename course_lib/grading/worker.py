@@ -26,7 +26,7 @@ from course_lib.teaching.run_check import OutOfTimeError
 from .processes import bound_account, lower
 
 RANKS = 4
-_GRACE_S = 2.0  # after which a cluster ends whose process has died
+_GRACE_S = 2.0  # after this time a cluster ends if its process has died
 _LARGEST_FILE = 2 << 30
 _LONGEST_TEXT = 4000
 _KINDS = {"freed": "hangs", "broken": "not judged", "impossible": "not judged"}
@@ -38,7 +38,7 @@ Found = dict[str, Any]
 def main() -> None:
     """Do the task that comes through the connection whose number is the argument."""
     connection = Connection(int(sys.argv[1]))
-    os.set_inheritable(connection.fileno(), False)  # it is not for what the answers start
+    os.set_inheritable(connection.fileno(), False)  # not for the processes that answers start
     task = json.loads(connection.recv_bytes())
     _end_with(connection)
     bound_account()
@@ -95,7 +95,7 @@ class _Room:
             )
 
     def judge(self, answer: dict[str, str]) -> Found:
-        """Return what came of an answer; ``lost`` says that this room is of no more use."""
+        """Return the outcome of an answer; ``lost`` means that this room is now unusable."""
         from ipyranks import ClusterError, RemoteCellError
 
         exercise = find(answer["id"])
@@ -115,7 +115,7 @@ class _Room:
         except (ClusterError, RemoteCellError) as error:
             return _lost("crashed", "it-crashes", error)
         kind = _KINDS.get(verdict.kind, verdict.kind)
-        if kind == "wrong":  # a rehearsal of the check's has seen it
+        if kind == "wrong":  # a rehearsal in the check has seen it
             kind = _ENDS.get(verdict.mistake, kind)
         if kind == "undefined" and raised is not None:
             return _raised("The cell", raised)
@@ -130,7 +130,7 @@ class _Room:
         return {"kind": kind, "mistake": mistake, "text": text[:_LONGEST_TEXT], "note": note}
 
     def _run(self, exercise: Exercise, code: str) -> BaseException | None:
-        """Run a cell where the exercise is checked; return what it raised."""
+        """Run a cell where the exercise is checked; return the exception it raised."""
         if not code.strip():
             return None
         if exercise.where == "engines":

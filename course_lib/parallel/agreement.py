@@ -1,4 +1,4 @@
-"""Lets ranks find out together what each of them has, and fail together if one fails.
+"""Lets ranks exchange values and outcomes, and fail together if one fails.
 
 Without that, a rank whose own argument is wrong raises alone, and the others wait for it.
 """
@@ -51,7 +51,7 @@ def exchange(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
 
 
 class Outcome(NamedTuple):
-    """What a function did on one rank: what it returned, or which error it raised.
+    """A function's outcome on one rank: its result, or the error it raised.
 
     The class and the message travel, not the error itself, which may not be picklable.
     """
@@ -63,9 +63,9 @@ class Outcome(NamedTuple):
 def outcomes(
     function: Callable[[], Any], group: dist.ProcessGroup | None = None
 ) -> tuple[list[Outcome], Exception | None]:
-    """Call ``function``; return what it did on every rank, and this rank's own error.
+    """Call ``function``; return its outcome on every rank, and this rank's own error.
 
-    An error that is no TypeError, ValueError or AssertionError is told as a RuntimeError, with
+    An error that is no TypeError, ValueError or AssertionError is reported as a RuntimeError, with
     its class in the message.
 
     Raises:
@@ -86,7 +86,7 @@ def outcomes(
 
 
 def agree(function: Callable[[], Any], group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return what ``function`` gave on every rank; if it raised on one, raise on all.
+    """Return the results of ``function`` on every rank; if it raised on one, raise on all.
 
     Raises:
         TypeError, ValueError, AssertionError: of the same class and message on every rank, as

@@ -1,4 +1,4 @@
-"""What ``torch.nn.DataParallel`` does in every step, taken apart so that each part can be timed.
+"""The steps of ``torch.nn.DataParallel``, taken apart so that each part can be timed.
 
 The parts are replicate, scatter, parallel_apply, gather, and the same way back for the gradients.
 One process drives every device by a thread. The devices are *virtual*: CPU threads with a replica
@@ -48,7 +48,7 @@ class VirtualDevice:
         return self._thread.submit(function, *args)
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given; a CPU always has."""
+        """Wait until the device has finished its work; a CPU always has."""
         if self.place.type == "cuda":
             torch.cuda.synchronize(self.place)
 
@@ -79,7 +79,7 @@ def virtual_devices(n: int) -> list[VirtualDevice]:
 
 @dataclass(frozen=True)
 class Copy:
-    """A tensor that went from device ``source`` to device ``dest``: what it was, its bytes."""
+    """A tensor that went from device ``source`` to device ``dest``: its kind and its bytes."""
 
     what: str
     source: int
@@ -103,7 +103,7 @@ class Span:
 
 @dataclass
 class Log:
-    """What a step did: every copy between devices, and who was busy when.
+    """A record of a step: every copy between devices, and when each was busy.
 
     Times are those of ``time.perf_counter``.
     """
@@ -264,7 +264,7 @@ def reduce_gradients(
 ) -> None:
     """Add the replicas' gradients, in order of the devices, to those of the master's model.
 
-    Parameters without a gradient, as frozen and unused ones, send nothing.
+    Parameters without a gradient, such as frozen and unused ones, send nothing.
 
     Raises:
         TypeError: for a sparse gradient.

@@ -35,7 +35,7 @@ class FlatBytes:
         device: where the buffer lies, by default where the first tensor does.
 
     Attributes:
-        buffer: uint8 (bytes,), what is sent and received.
+        buffer: uint8 (bytes,), sent and received as a whole.
         views: the tensors in the buffer, with the shapes and dtypes of the originals.
     """
 
@@ -79,11 +79,11 @@ class FlatGradients:
     Args:
         parameters: of one dtype and device; there may be none.
         ranks: number of ranks that take part.
-        numbers: what else travels; must be exact in the gradients' dtype.
+        numbers: further numbers to send; must be exact in the gradients' dtype.
         device: where the flat tensor lies if there are no parameters.
 
     Attributes:
-        flat: what is all-reduced, (elements + parameters + numbers,).
+        flat: the tensor to all-reduce, (elements + parameters + numbers,).
         trailer: its part behind the gradients: the counts and the caller's numbers.
     """
 

@@ -56,8 +56,8 @@ def sync_gradients(
         ValueError: on every rank, if the ranks' trainable parameters differ in name, shape or
             dtype, or ``reduction`` differs or is something else; on this rank, if it is not in
             the group.
-        MismatchError: (backend mpi4py) on every rank instead, if what travels first differs in
-            its number of elements or dtype.
+        MismatchError: (backend mpi4py) on every rank instead, if the first message differs in its
+            number of elements or dtype.
     """
     model = unwrap(model)
     for message in _kept_messages(model, *rank_and_size(group), reduction, group):
@@ -90,13 +90,13 @@ class _GradientsOfOneKind(FlatGradients):
         fingerprints = [0.0] * (2 * size)
         fingerprints[2 * rank : 2 * rank + 2] = fingerprint
         super().__init__([parameter for _, parameter in named], size, fingerprints, device)
-        # What comes back where all ranks have all gradients of one model, which is the rule.
+        # The result if all ranks have all gradients of one model, which is the usual case.
         self._all_counts = [float(size)] * len(named)
         expected = [*self._all_counts, *fingerprint * size]
         self._expected = torch.tensor(expected, dtype=self.flat.dtype, device=self.flat.device)
 
     def checked_counts(self) -> list[float]:
-        """Check what all ranks have sent; return how many of them have each gradient.
+        """Check the data of all ranks; return how many of them have each gradient.
 
         Raises:
             ValueError: on every rank, if what they train, or the reduction, differs.
@@ -134,8 +134,8 @@ def _kept_messages(
         return kept[2]
     # A tied parameter comes once.
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    # The fingerprint is that of everything that is trained, so that ranks with more messages
-    # than others are noticed in the first; who trains nothing takes part in that one, too.
+    # The fingerprint is that of everything that is trained, so that ranks with more messages than
+    # others are noticed in the first; a rank that trains nothing takes part in that one, too.
     fingerprint = _fingerprint(named, reduction)
     device = communication_device(group)
     messages = [

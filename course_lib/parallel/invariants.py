@@ -148,7 +148,7 @@ def assert_weights_moved(
 
 
 def _of_one_layout(prepare: Callable[[], Tensors], group: dist.ProcessGroup | None) -> Tensors:
-    """Return what ``prepare`` gives here, after all ranks found theirs of the same layout."""
+    """Return the result of ``prepare``, after all ranks found theirs of the same layout."""
     own: list[Tensors] = []
 
     def layout() -> list:

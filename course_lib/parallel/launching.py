@@ -98,7 +98,7 @@ def chooses_nccl(identities: Sequence[str], nccl: bool, wanted: str = "") -> boo
     """Return whether the ranks' group is to be NCCL's: the same on all ranks.
 
     Args:
-        identities: of every rank, which GPU it takes, as ``torch_mpi4py.core.gpus.identity`` says.
+        identities: of every rank, the GPU it uses, from ``torch_mpi4py.core.gpus.identity``.
         nccl: whether PyTorch has NCCL.
         wanted: the value of ``COURSE_BACKEND``, empty if it is not set.
     """
@@ -137,7 +137,7 @@ def _by_torchrun(timeout: timedelta, any_source: bool) -> tuple[int, torch.devic
 
 
 def _told_to_all(meeting: dict[str, Any], value: str) -> list[str]:
-    """Return what every rank says, in order of ranks; they tell each other by the store."""
+    """Return every rank's value, in order of ranks, exchanged through the store."""
     store, ranks = meeting["store"], range(meeting["world_size"])
     store.set(f"GPU of rank {meeting['rank']}", value)
     return [text.decode() for text in store.multi_get([f"GPU of rank {r}" for r in ranks])]
@@ -146,15 +146,15 @@ def _told_to_all(meeting: dict[str, Any], value: str) -> list[str]:
 def _meeting(timeout: timedelta) -> dict[str, Any]:
     """How torchrun's ranks find each other: their store, and this one's number among how many.
 
-    The agent's store still has the addresses of those who died before ranks were started again,
-    and PyTorch 2.13 looks them up under the same names (pytorch issue 135712). On one machine all
-    ranks agree on the number of their life, and ask under other names in each; on several set
+    The agent's store still has the addresses of ranks that died before a restart, and PyTorch 2.13
+    looks them up under the same names (pytorch issue 135712). On one machine all ranks agree on the
+    number of restarts, and use different names after each; on several, set
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started.
     """
     store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if life == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
-        life = "0"  # on several machines nobody knows it for all
+        life = "0"  # on several machines no rank knows it for all
     return {
         "store": dist.PrefixStore(f"life {life}", store),
         "rank": rank,
@@ -187,8 +187,8 @@ def _end_gloo_at_exit() -> None:
 def on_terminal() -> bool:
     """Return whether a person sees what rank 0 writes: its launcher's output is a terminal.
 
-    Under mpiexec a rank's own standard output tells nothing: Open MPI puts a terminal of its own
-    there, other MPIs a pipe. So that of mpiexec itself is looked at, where the system shows it.
+    Under mpiexec a rank's own standard output reveals nothing: Open MPI puts a terminal of its own
+    there, other MPIs a pipe. So that of mpiexec itself is checked, if the system shows it.
     """
     if launcher() != "mpiexec":
         return os.isatty(1)

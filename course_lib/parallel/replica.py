@@ -1,4 +1,4 @@
-"""What a replica consists of, and whether it is the same on all ranks.
+"""Lists the tensors of a replica, and compares them across ranks.
 
 Before replicas exchange numbers they compare names, shapes and dtypes, so that ranks with
 different models get an error that names the difference.

@@ -1,4 +1,4 @@
-"""What a learner sees and calls beside the lesson's own code, and what builds the lessons.
+"""The functions that learners call beside the lesson's own code, and the tools behind lessons.
 
 In notebooks::
 
@@ -21,8 +21,8 @@ In notebooks::
 :mod:`.workspace`                      the learner's own copies
 ====================================== ==========================================================
 
-What serves only one lesson is in its room, ``notebooks/lesson_NN``. ``docs/new_lesson.md``
-shows how to write one.
+Code for only one lesson is in its room, ``notebooks/lesson_NN``. ``docs/new_lesson.md`` shows how
+to write one.
 """
 
 from importlib import import_module

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from ipyranks import Cluster
     from ipyranks.cells import Cell
 
-_LAST_LINES = 8  # of what each rank printed
+_LAST_LINES = 8  # of each rank's output
 _LAST_CHARACTERS = 20_000
 _SAYS_SO_AFTER_S = 1.5
-_STOPS_AGAIN_AFTER_S = 0.5  # a function that has caught what was to end it
+_STOPS_AGAIN_AFTER_S = 0.5  # a function that has caught the exception that was to end it
 
 _checked = ""  # the exercise whose check is running
 
 
 class CheckError(RuntimeError):
-    """The check could not be made; the message says what to do."""
+    """The check could not be made; the message gives the remedy."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]
 
 
 def check(id: str, function: Callable | None = None, *, deadline: float | None = None) -> None:
-    """Try your answer to exercise ``id`` and print what came of it.
+    """Try your answer to exercise ``id`` and print the result.
 
     Args:
         id: the exercise, e.g. ``"01.ring_pass"``.
         function: for an exercise in the notebook, your function, if not the one of that name.
-        deadline: seconds that it may take, if not as many as the exercise says.
+        deadline: seconds that it may take; by default the exercise's own.
 
     Raises:
         UnknownExerciseError: if there is no such exercise.
@@ -83,7 +83,7 @@ def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
 
 
 def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, str, str]:
-    """Return the verdict, what was printed last, and what has to be made again; print nothing.
+    """Return the verdict, the last output, and what has to be renewed; print nothing.
 
     Args:
         function: for an exercise in the notebook; on the ranks each takes its own.
@@ -98,7 +98,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
 
 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
-    """Return what the learner is told."""
+    """Return the message to the learner."""
     if verdict.kind == "broken":
         raise CheckError(
             f"the check of {exercise.id} itself failed; please report this:\n{verdict.text}"
@@ -129,7 +129,7 @@ def _explained(exercise: Exercise, wrong: WrongAnswer) -> str:
 
 @contextlib.contextmanager
 def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
-    """Where a person watches, say in a line that is gone afterwards that a check takes longer."""
+    """If a person is watching, show a temporary line that a check takes longer."""
     if os.environ.get("IPP_NONINTERACTIVE", "0") not in ("", "0"):
         yield
         return
@@ -152,7 +152,7 @@ def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
 
 
 def _misplaced(exercise: Exercise, here: object) -> str:
-    """A line on a function that was defined where the exercise is not checked; mostly empty."""
+    """A line on a function that was defined where the exercise is not checked; usually empty."""
     from ipyranks import ClusterError, current_cluster
 
     name, on_ranks = f"`{exercise.function}`", exercise.where == "engines"
@@ -199,7 +199,7 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise OutOfTimeError in the code inside when ``seconds`` have passed.
 
-    Only the main thread can be told, which is where a notebook's cells run.
+    Only the main thread can be interrupted, which is where a notebook's cells run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -228,8 +228,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 def _raise_in_each_line(frame: FrameType | None) -> None:
     """Raise OutOfTimeError in the line that comes next, of ``frame`` or of one around it.
 
-    Python stops tracing when a trace function raises. That is enough: the line after the one that
-    was struck is that of the handler, and what is raised there leaves the ``try``.
+    Python stops tracing when a trace function raises. That is enough: the line after the
+    interrupted one is that of the handler, and an exception there leaves the ``try``.
     """
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
@@ -244,7 +244,7 @@ def _raise_in_each_line(frame: FrameType | None) -> None:
 
 
 class _LastPrinted(io.StringIO):
-    """Keeps the end of what is printed into it: a loop may print without an end."""
+    """Keeps the end of the text printed into it: a loop may print without an end."""
 
     def write(self, text: str, /) -> int:
         if self.tell() > _LAST_CHARACTERS:
@@ -259,10 +259,10 @@ class _LastPrinted(io.StringIO):
 
 
 def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
-    """Return what the ranks make of it together, what was printed, and what has to be made again.
+    """Return the ranks' joint result, the output, and what has to be renewed.
 
     Raises:
-        ClusterError: if a rank has died, or the cluster has ended; it says what to do.
+        ClusterError: if a rank has died, or the cluster has ended, with the remedy.
     """
     from ipyranks import Cluster
     from ipyranks.cells import Cell
@@ -298,7 +298,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
 
 
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:
-    """Return each rank's verdict, whatever a late one made of being interrupted.
+    """Return each rank's verdict, however a late one reacted to the interrupt.
 
     Raises:
         RemoteCellError: if a rank has died, say.
@@ -319,7 +319,7 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
 
 
 def together(verdicts: list[CheckResult]) -> CheckResult:
-    """Return the one verdict of all ranks: the first in the order in which causes go."""
+    """Return the one verdict of all ranks: the first in the order of causes."""
     missing = ("undefined", "not attempted", "impossible")
     for kind in (*missing, "raised", "broken", "wrong", "out of time", "freed"):
         for rank, verdict in enumerate(verdicts):
@@ -336,7 +336,7 @@ def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> Ch
         verdict.text = f"your function did not finish on {rank_list(stuck)}: {verdict.text}"
         verdict.mistake = "it-hangs"
     elif verdict.kind == "wrong" and not verdict.line:
-        # The judges tell every rank the same, but only one rank knows the line.
+        # The judges give every rank the same verdict, but only one rank knows the line.
         verdict.line = next((other.line for other in verdicts if other.line), "")
     return verdict
 

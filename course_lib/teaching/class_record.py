@@ -1,16 +1,17 @@
-"""Tells a teacher how a learner gets on, if ``COURSE_CLASS`` names a folder for that.
+"""Records a learner's progress for a teacher, if ``COURSE_CLASS`` names a folder for that.
 
-Without the variable nothing is written. With it a line says so once in the notebook, and each
-kernel has one file in the folder, ``NAME.RANDOM.jsonl``, to which it alone appends a line for
+Without the variable nothing is written. With it a line in the notebook announces this once, and
+each kernel has one file in the folder, ``NAME.RANDOM.jsonl``, to which only that kernel appends a
+line for
 
 - an exercise that was solved or tried, with the name of the mistake;
 - a hint or a solution that was asked for;
 - a cell that takes longer than some seconds, for how long, and whether all its ranks wait; then
   its end.
 
-No code is written, nothing that was printed, and no value. One writer a file and a line a write is
-what a shared folder over NFS keeps whole. A thread writes, which sleeps in between: a full or
-unreachable disk makes no check wait. ``rank-by-rank class`` reads these files.
+No code, output or value is written. With one writer per file and one line per write, a shared
+folder over NFS keeps lines whole. A thread writes, and sleeps in between, so a full or unreachable
+disk delays no check. ``rank-by-rank class`` reads these files.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 FOLDER, NAME = "COURSE_CLASS", "COURSE_CLASS_NAME"
-"""The variables: the folder, and what the learner is called there."""
+"""The variables: the folder, and the learner's name there."""
 KINDS = ("here", "solved", "tried", "hint", "solution", "running", "done")
-"""What a line can be about."""
+"""The kinds of lines."""
 
 _PULSE_S = 5.0
 _AT_THE_END_S = 2.0
@@ -50,7 +51,7 @@ def plain(name: str) -> str:
 
 
 def pause(seconds: float) -> float:
-    """Return when the next sign of life is due of a cell that has run so long."""
+    """Return when the next sign of life is due from a cell that has run this long."""
     return max(_PULSE_S, seconds / 5)  # so a night has fifty
 
 
@@ -64,22 +65,22 @@ def begin() -> None:
 
 
 def note(kind: str, exercise: str, mistake: str = "") -> None:
-    """Tell what a learner did with an exercise, if anybody is told; see :data:`KINDS`."""
+    """Record what a learner did with an exercise, if records are kept; see :data:`KINDS`."""
     if _teller is not None:
         _teller.tell(kind, exercise=exercise, mistake=mistake)
 
 
 def checks(exercise: str) -> None:
-    """Tell which exercise the cell is checking from now on."""
+    """Record which exercise the cell is checking from now on."""
     if _teller is not None:
         _teller.exercise = exercise
 
 
 class _Teller(threading.Thread):
-    """Writes what it is told, and signs of life while a cell runs long.
+    """Writes records, and signs of life while a cell runs long.
 
     Attributes:
-        exercise: what the running cell checks; empty if it checks nothing.
+        exercise: the one that the running cell checks; empty if it checks none.
     """
 
     def __init__(self) -> None:
@@ -168,7 +169,7 @@ class _Teller(threading.Thread):
             os.close(file)
 
     def _hangs(self) -> bool:
-        """Tell whether each rank that runs waits in the same call as the last time."""
+        """Return whether each running rank waits in the same call as the last time."""
         before, self._waited = self._waited, _waits()
         waits = self._waited
         return bool(waits) and waits == before and None not in waits.values()
@@ -189,7 +190,7 @@ def _line(kind: str, **what: Any) -> dict[str, Any]:
 
 
 def _waits() -> dict[int, int | None]:
-    """Return in which call of communication each rank waits that runs the cell."""
+    """Return the communication call in which each rank that runs the cell waits."""
     if "ipyranks" not in sys.modules:
         return {}
     from ipyranks import Cluster
@@ -211,6 +212,6 @@ def _shell() -> Any:
 
 
 def _is_engine() -> bool:
-    """Tell whether this is a rank: it runs what the notebook sends, and has no learner."""
+    """Return whether this is a rank: it runs what the notebook sends, and has no learner."""
     kernel = getattr(_shell(), "kernel", None)
     return type(kernel).__module__.startswith("ipyparallel")

@@ -71,12 +71,12 @@ def _agree(prediction: Any, measured: Any, within: float, unit: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Return a text or a letter without what people write around it: ``(B)``, ``b.``."""
+    """Return a text or a letter without the usual marks around it: ``(B)``, ``b.``."""
     return text.strip().strip("()[].\"'").strip().casefold()
 
 
 def _number(text: str, unit: str, of_one: bool) -> float | str:
-    """Return the number that a text says, the text itself if it says none.
+    """Return the number in a text, the text itself if it has none.
 
     ``of_one``: whether "75%" is 0.75, and not 75.
     """

@@ -1,4 +1,4 @@
-"""Predicts what a message and five all-reduces cost, by the alpha-beta-gamma model.
+"""Predicts the cost of a message and of five all-reduces, by the alpha-beta-gamma model.
 
 A message of n bytes takes alpha + n beta seconds: alpha is the latency (seconds a message), beta
 the inverse bandwidth (seconds a byte), gamma the time to reduce (seconds a byte of one operand).
@@ -84,7 +84,7 @@ class Link:
         return self.alpha + at_least("size_bytes", size_bytes) * self.beta
 
     def shared_by(self, flows: int) -> Link:
-        """Return the link as one of ``flows`` messages sees it that pass through it at once.
+        """Return the link as seen by one of ``flows`` simultaneous messages.
 
         Each gets an equal part of the bandwidth; the latency stays.
         """
@@ -93,10 +93,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one all-reduce costs.
+    """The cost of one all-reduce.
 
-    The first three lie on the longest path and give the time; the totals are what a traffic meter
-    counts over all ranks.
+    The first three lie on the longest path and give the time; a traffic meter counts the totals
+    over all ranks.
 
     Attributes:
         steps: messages one after another.
@@ -174,7 +174,7 @@ ALGORITHMS: dict[str, Callable[[int, float], Cost]] = {
 
 
 def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
-    """Return what an all-reduce costs.
+    """Return the cost of an all-reduce.
 
     Args:
         algorithm: one of ``ALGORITHMS``.

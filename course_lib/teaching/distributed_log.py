@@ -1,9 +1,8 @@
-"""Writes down every call to ``torch.distributed`` while a learner's function runs.
+"""Records every call to ``torch.distributed`` while a learner's function runs.
 
-The calls go through to the real process group. What is written down is which function was called,
-on which group, with how many bytes of this rank's own, which is the budget of a collective, and
-whether, and in which phase of a training step, somebody waited for it. A check judges a method by
-it.
+The calls go through to the real process group. The log has the function, the group, the bytes of
+this rank's own data (the budget of a collective), and whether the program waited for it, in which
+phase of a training step. A check judges a method by it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from .message_log import PROBES, LoggedCall, Observation, attempt, tell_all
 
 MESSAGES = ("send", "isend", "recv", "irecv")
 _CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
-# Which argument holds what this rank itself passes in: the first or the second. Its name is not
-# the same in every release of PyTorch, and not every release has all of them.
+# Which argument holds this rank's own data: the first or the second. Its name is not the same in
+# every release of PyTorch, and not every release has all of them.
 _OWN_DATA_FIRST = (
     *("all_reduce", "broadcast", "reduce", "gather", "gather_object", "broadcast_object_list"),
     *MESSAGES,
@@ -83,7 +82,7 @@ def observe_distributed(
     timeout: float = 6.0,
     recorder: Callable[[dist.ProcessGroup], Recorder] | None = None,
 ) -> Observation:
-    """Call ``function(*args, group)`` on each of ``ranks`` and tell all ranks what happened.
+    """Call ``function(*args, group)`` on each of ``ranks``; return what happened, on all ranks.
 
     Every rank of the world must call this. ``ranks``: those of the group, by default all. The
     group is made for this call, with a deadline of ``timeout`` seconds, so a hang ends there
@@ -116,7 +115,7 @@ def reorder_to_group_ranks(column: list, ranks: list[int] | None) -> list:
 
 
 def without_world_collectives() -> AbstractContextManager[Any]:
-    """Raise WrongAnswer where a function that is given a group asks all ranks by ``comm``.
+    """Raise WrongAnswer if a function that is given a group calls all ranks through ``comm``.
 
     The check itself calls collectives of the world, and would be answered in place of a rank.
     """
@@ -133,11 +132,11 @@ def without_world_collectives() -> AbstractContextManager[Any]:
 
 
 class Recorder:
-    """Writes calls down in ``log`` and passes them on.
+    """Records calls in ``log`` and passes them on.
 
     Attributes:
-        names: the functions whose calls are written down.
-        entry: what a call becomes in the log.
+        names: the functions whose calls are recorded.
+        entry: makes a call's entry in the log.
         collectives: those that were not waited for at once.
     """
 
@@ -152,7 +151,7 @@ class Recorder:
         self._group, self._phase = group, phase
 
     def begin(self, kind: str, name: str, given: Mapping[str, Any], own: object) -> Any:
-        """Write down a call with the arguments ``given``, of which ``own`` is this rank's data."""
+        """Record a call with the arguments ``given``, of which ``own`` is this rank's data."""
         event = self.entry(kind, name, nbytes=_size(own))
         if kind == "collective" and isinstance(own, torch.Tensor):
             event.content = content_of(own)
@@ -162,11 +161,11 @@ class Recorder:
         return event
 
     def end(self, event: Any, given: Mapping[str, Any], answer: Any) -> None:
-        """Write down that the call has returned ``answer``."""
+        """Record that the call has returned ``answer``."""
         event.finished = True
 
     def of(self, name: str, original: Callable) -> Callable:
-        """Return the function ``name``, whose calls are written down."""
+        """Return the function ``name``, whose calls are recorded."""
         signature = inspect.signature(original)
         own = list(signature.parameters)[name in _OWN_DATA_SECOND]
         kind = name.removeprefix("i") if name in MESSAGES else "collective"
@@ -188,13 +187,13 @@ class Recorder:
         return call
 
     def of_batch(self, original: Callable) -> Callable:
-        """Return ``batch_isend_irecv``, each of whose messages is written down."""
+        """Return ``batch_isend_irecv``, each of whose messages is recorded."""
 
         @functools.wraps(original)
         def call(p2p_op_list: list) -> list:
             events = []
             for one in p2p_op_list:
-                if isinstance(one, _PlainOperation):  # else PyTorch will say what is wrong
+                if isinstance(one, _PlainOperation):  # otherwise PyTorch reports the error
                     kind = one.op.__name__.removeprefix("i")
                     given = {"dst" if kind == "send" else "src": one.peer, **vars(one)}
                     event = self.begin(kind, "batch_isend_irecv", given, one.tensor)
@@ -217,7 +216,7 @@ _PlainOperation: Any = dist.P2POp
 
 
 class _OperationOfBatch(_PlainOperation):
-    """A ``P2POp`` that takes ``isend`` and ``irecv`` also while they are written down."""
+    """A ``P2POp`` that accepts ``isend`` and ``irecv`` even while they are recorded."""
 
     def __new__(cls, op: Callable, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(cls, getattr(op, "records", op), *args, **kwargs)
@@ -227,9 +226,9 @@ class _OperationOfBatch(_PlainOperation):
 
 
 class _LoggedWork:
-    """An operation under way whose entries in the log say whether somebody waits for it.
+    """An operation under way whose entries in the log show whether the program waits for it.
 
-    Who has its future may know of its end without waiting, and so does who asked and was told.
+    A caller with its future, or one that has polled it, may know of its end without waiting.
     """
 
     def __init__(self, work: dist.Work, events: list[Any], phase: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Executes a notebook from its first cell to its last, with nobody at the keyboard."""
+"""Executes a notebook from its first cell to its last, unattended."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SE
 
 
 def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
-    """Return what executes ``notebook``, in a kernel that it ends with all that was started."""
+    """Return the client for ``notebook``; it ends its kernel with all of the kernel's processes."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
     from nbclient import NotebookClient
 
     class ThisPython(KernelSpecManager):
-        """Knows one kernel, that of the running interpreter, whatever else is installed."""
+        """Provides one kernel, that of the running interpreter, whatever else is installed."""
 
         def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
             argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
-            # Output of the ranks in a fixed order, as nobody watches; and our programs first.
+            # Output of the ranks in a fixed order, because no one is watching; and our programs
+            # first.
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
             environment = {"IPP_NONINTERACTIVE": "1", "PATH": path}
             return KernelSpec(

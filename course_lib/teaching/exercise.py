@@ -11,7 +11,7 @@ The message about a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
 
 With ``where="engines"`` it runs on every rank with that rank's function, with
 ``where="notebook"`` once, in the notebook's kernel. Such a check must not import
-:mod:`torch_mpi4py` or torch before it is called: a kernel is no rank.
+:mod:`torch_mpi4py` or torch before it is called: a kernel is not a rank.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NEEDS_PROCESS_GROUP = (
 
 
 class CheckImpossibleError(RuntimeError):
-    """Something is missing that a check needs, such as ranks; the message says what to run."""
+    """Something that a check needs is missing, such as ranks; the message says what to run."""
 
 
 class Staged(Exception):
@@ -99,7 +99,7 @@ def as_mistake(name: str, /, **fields: Any) -> Iterator[None]:
 
 
 class Exercise(NamedTuple):
-    """What is known of an exercise without running anything.
+    """The description of an exercise, available without running anything.
 
     ``deadline``: seconds that the whole check may take.
     """

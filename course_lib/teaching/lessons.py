@@ -16,7 +16,7 @@ from typing import Any
 
 from course_lib.places import NOTEBOOKS
 
-PART = ".part"  # how files end that are being written
+PART = ".part"  # the suffix of files that are being written
 
 _EXERCISE = re.compile(r'^# %%.*\bexercise="([^"]+)"', re.MULTILINE)
 
@@ -61,7 +61,7 @@ def chosen(text: str) -> list[str]:
 
 
 def fingerprint(path: Path) -> str:
-    """Return what tells this version of a source from any other."""
+    """Return the fingerprint of this version of a source."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

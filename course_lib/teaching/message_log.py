@@ -1,4 +1,4 @@
-"""Writes down every message of a rank, so that a check can judge a method.
+"""Records every message of a rank, so that a check can judge a method.
 
 :class:`LoggedComm` passes every call on to a real mpi4py communicator and appends a
 :class:`LoggedCall` to its log. :func:`observe` runs a learner's function on every rank with such
@@ -41,12 +41,12 @@ class LoggedCall:
     Attributes:
         kind: "send", "recv", "probe", "collective" or "mark".
         call: the function's or method's name, e.g. "Isend".
-        peer: the destination, or the rank that the message came from; None: not known, or a
-            receive from any source that nobody answered.
+        peer: the destination, or the rank that the message came from; None: not known, or a receive
+            from any source that no rank answered.
         tag: the message's tag.
         nbytes: bytes of this rank's own data.
         any_source: whether a receive named no source.
-        content: what a pickled call of mpi4py carried.
+        content: the object of a pickled call of mpi4py.
         finished: False: the rank was still in this call when the deadline passed.
         waited: False: a non-blocking call whose request was never waited for.
         on_group: whether a call of torch.distributed was on the group that is observed.
@@ -124,10 +124,10 @@ class LoggedComm:
 
     def _call(self, name: str, method: Callable, *args: Any, **kwargs: Any) -> Any:
         if not is_accepted(name, args, kwargs):
-            return method(*args, **kwargs)  # mpi4py says what is wrong with it
+            return method(*args, **kwargs)  # mpi4py reports the error
         events = _described(name, arguments_of(name, args, kwargs))
         if name not in _POLLS:
-            # To and from PROC_NULL, nobody, goes no message.
+            # No message goes to or from PROC_NULL.
             self.log.extend(event for event in events if event.peer != MPI.PROC_NULL)
         args, kwargs, status = with_status(name, args, kwargs)
         answer = method(*args, **kwargs)
@@ -160,7 +160,7 @@ def _note_waits(request: MPI.Request, event: LoggedCall) -> None:
 
 
 def _described(name: str, given: dict) -> list[LoggedCall]:
-    """Return what is known of a call before it is made; a ``Sendrecv`` makes two entries."""
+    """Return the entry of a call before it is made; a ``Sendrecv`` makes two entries."""
     found = []
     for kind, peer, tag, data in messages_of(name, given):
         event = LoggedCall(kind, name, peer, tag)
@@ -179,7 +179,7 @@ def _described(name: str, given: dict) -> list[LoggedCall]:
 
 
 def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 6.0) -> Observation:
-    """Call ``function(logged_comm, *args)`` on every rank and tell every rank what happened.
+    """Call ``function(logged_comm, *args)`` on every rank; return what happened, on every rank.
 
     To be called by all ranks of ``comm``. The function gets a communicator of its own, whose
     calls have ``timeout`` seconds, less if all wait for each other; only that communicator is lost.
@@ -196,7 +196,7 @@ def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 
 
 
 def attempt(function: Callable, *args: Any) -> tuple[object, Exception | None]:
-    """Return what ``function(*args)`` returns, and what it raises, which the caller judges."""
+    """Return the result and the exception of ``function(*args)``, which the caller judges."""
     try:
         return function(*args), None
     except Exception as raised:
@@ -213,7 +213,7 @@ def portable(value: Any) -> Any:
     """Return ``value``, or a stand-in of the same text where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception:  # any class may refuse to be pickled, in any way it likes
+    except Exception:  # any class may refuse to be pickled, in any way
         kind = type(value).__name__
         return RuntimeError(f"{kind}: {value}") if isinstance(value, BaseException) else repr(value)
     return value

@@ -1,4 +1,4 @@
-"""Reads ``mistakes.md``: the mistakes a check may find, what a learner is told, answers to try.
+"""Reads ``mistakes.md``: the mistakes a check may find, the messages, answers to try.
 
 Each lesson has such a file in its room; :mod:`.judges` has one for the mistakes that the judges of
 several lessons find. It is written by hand::
@@ -61,10 +61,10 @@ Change = tuple[tuple[str, ...], tuple[str, ...]]  # lines that go, lines that co
 
 @dataclass
 class Mistakes:
-    """What one file says.
+    """The content of one file.
 
     Attributes:
-        texts: (exercise or :data:`ANY`, mistake) -> what is told.
+        texts: (exercise or :data:`ANY`, mistake) -> the message.
         wrong: exercise -> mistake -> an answer that makes it. A further answer has a name such as
             ``"drops-the-rest: by one"``, and so may a text.
         right: exercise -> style -> a right answer.
@@ -80,7 +80,7 @@ class Mistakes:
 
 
 def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
-    """Return what the learner is told: the exercise's text, the lesson's, or that of all lessons.
+    """Return the message to the learner: the exercise's, the lesson's, or that of all lessons.
 
     Raises:
         MistakesError: if there is no text, or a field that the judge has not given, or not so.
@@ -133,7 +133,7 @@ def _find(name: str, exercise: Exercise | None) -> tuple[Path, Text]:
 
 
 def path_of(exercise: Exercise) -> Path:
-    """Return where the exercise's lesson has its mistakes."""
+    """Return the path of the mistakes of the exercise's lesson."""
     module = importlib.import_module(exercise.module)
     return Path(str(module.__file__)).with_name("mistakes.md")
 
@@ -159,7 +159,7 @@ def translation(path: Path) -> Mistakes | None:
 
 
 def read(path: Path) -> Mistakes:
-    """Return what ``path`` says; it is read again when it has changed.
+    """Return the content of ``path``; it is read again when it has changed.
 
     Raises:
         MistakesError: if it is malformed.

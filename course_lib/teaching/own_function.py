@@ -1,10 +1,10 @@
-"""Gives a later cell the learner's own function, or the worked solution where there is none.
+"""Gives a later cell the learner's own function, or the worked solution if there is none.
 
 A lesson goes on with what a learner has written::
 
     my_order = yours_or_solution("10.order")
 
-and runs to its end also for those who skip the exercise, or whose function is not right yet.
+and also runs to its end for learners who skip the exercise, or whose function is not right yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def yours_or_solution(id: str) -> Callable:
     """Return your function of exercise ``id``; the worked solution, if yours cannot be used.
 
     Yours is used if it is written and the check has not found it wrong. Otherwise a line says so.
-    On the ranks all of them have to ask, and all get their own, or all the solution.
+    On the ranks all of them must call this; either all get their own, or all get the solution.
 
     Raises:
         UnknownExerciseError: if there is no such exercise.
@@ -57,7 +57,7 @@ def _why_not(exercise: Exercise, own: Any) -> str:
 
 
 def _of_all_ranks(reason: str) -> tuple[str, bool]:
-    """Return the first reason that a rank has, and whether this rank tells it."""
+    """Return the first reason that a rank has, and whether this rank prints it."""
     from torch_mpi4py import world
 
     comm = world()

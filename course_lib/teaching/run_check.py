@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 # On the ranks, no single wait of a check may take longer than this.
 WAIT_SECONDS = 20.0
-# What PyTorch says where there is none.
+# PyTorch's message if there is no process group.
 _NO_PROCESS_GROUP = "Default process group has not been initialized"
 _NOT_THE_LEARNERS = ("course_lib", "rank_by_rank", "torch", "torch_mpi4py")
 
 
 class OutOfTimeError(BaseException):
-    """The check's deadline passed. No Exception, so that the learner's code cannot catch it."""
+    """The check's deadline passed. Not an Exception, so that the learner's code cannot catch it."""
 
 
 @dataclass
 class CheckResult:
-    """What one rank, or the notebook, found out.
+    """The result of one rank, or of the notebook.
 
     Attributes:
         kind: "right", "wrong", "not attempted", "undefined" (there is no such function, or none of
@@ -45,8 +45,8 @@ class CheckResult:
         mistake: the mistake's name.
         line: where the learner's function raised, or was when its time was over, as
             ``line 3: `x = 1 / 0```; empty if it did not.
-        reset: whether communication must be made anew.
-        wrong: what the check recognised; what is told of it, the notebook finds out.
+        reset: whether communication must be renewed.
+        wrong: the mistake that the check recognised; the notebook looks up its message.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class CheckResult:
     wrong: WrongAnswer | None = None
 
 
-_last: dict[tuple[str, str], tuple[object, str]] = {}  # by check: what it was given, and the kind
+_last: dict[tuple[str, str], tuple[object, str]] = {}  # by check: its function, and the kind
 
 
 def run(
@@ -68,8 +68,8 @@ def run(
 ) -> CheckResult:
     """Check ``function`` by ``module.checker``; ``out_of_time`` is raised at the deadline.
 
-    An exception of the function itself is the result, unless the check explains it, which is
-    said by ``raise WrongAnswer(...) from error``.
+    An exception of the function itself is the result, unless the check explains it by ``raise
+    WrongAnswer(...) from error``.
     """
     _last[module, checker] = function, "out of time"  # until there is a result
     result = _result(module, checker, function, out_of_time)
@@ -123,7 +123,7 @@ def _result(
 
 
 def is_learners(function: object) -> bool:
-    """Tell whether it is a function, and none of a library's, whole or in part."""
+    """Return whether it is a function, and not one of a library's, whole or in part."""
     while isinstance(function, functools.partial):
         function = function.func
     module = getattr(function, "__module__", "") or ""
@@ -136,7 +136,7 @@ class _Tried:
     Attributes:
         error: the first exception that is its own, and no consequence of another rank's.
         last: the last exception of any kind.
-        asked: what the function was called with when it raised ``error``; empty if it shows little.
+        asked: the function's arguments when it raised ``error``; empty if they show little.
     """
 
     def __init__(self, function: Callable):
@@ -152,7 +152,7 @@ class _Tried:
         return self.call(self.function, *args, **kwargs)
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Call what else runs the learner's lines: a function that theirs has returned, a hook."""
+        """Call other code of the learner's: a function that theirs has returned, a hook."""
         try:
             return function(*args, **kwargs)
         except NotImplementedError as error:
@@ -224,7 +224,7 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
 
 
 def _missing_on_some(comm: GuardedComm, function: object) -> CheckResult | None:
-    """Return a result if some ranks have the function and others not: they would be waited for."""
+    """Return a result if only some ranks have the function: they would wait for the others."""
     from torch_mpi4py.board.rank_states import rank_list
 
     try:

@@ -1,15 +1,15 @@
 """Lets several functions wait for each other on one thread: one runs until it has to wait.
 
 :class:`Turns` gives every function a stack of its own (a greenlet) and switches between them where
-they wait, and nowhere else. So the order is the same each time, and that nobody can go on is
-known at once, without waiting for a deadline. As all of it happens on the thread of the caller, a
-stop button or a deadline strikes the line that is running, as in any other call.
+they wait, and nowhere else. So the order is the same each time, and a deadlock is known at once,
+without waiting for a deadline. Because all of it happens on the caller's thread, a stop button or a
+deadline interrupts the line that is running, as in any other call.
 
 Threads would not do. A thread of CPython that hands over the interpreter's lock waits without a
-limit for the other's word that it has it, and glibc before 2.41 can lose that word (its bug 25847):
-beside a thread that computes indefinitely the main thread then stands still. That happened in two
-whole runs of CI, for 300 s, in a rehearsal that was to be interrupted, and never on purpose; the
-second time a third thread was there to wake it.
+limit for the other thread's signal that it has it, and glibc before 2.41 can lose that signal (its
+bug 25847): beside a thread that computes indefinitely the main thread then hangs. That happened in
+two whole runs of CI, for 300 s, in a rehearsal that was to be interrupted, and never on purpose;
+the second time a third thread was there to wake it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-_MOST_REFUSALS = 400  # of one function: one that catches this many does not mean to end
+_MOST_REFUSALS = 400  # of one function: one that catches this many will never end
 
-# Functions that cannot be ended. Greenlets that nobody holds any more are told to end once again.
+# Functions that cannot be ended. Greenlets without references are told to end once again.
 _left_behind: list[greenlet] = []
 
 
 class StuckError(BaseException):
-    """Nobody can go on. No Exception, so that the learner's code cannot catch it."""
+    """No function can go on. Not an Exception, so that the learner's code cannot catch it."""
 
 
 @dataclass
 class _Turn:
-    """Where a function stands: it may go on when ``until()`` holds, lower ``place`` first."""
+    """A function's wait: it may go on when ``until()`` holds, lower ``place`` first."""
 
     stack: greenlet
     until: Callable[[], bool] = lambda: True
@@ -74,9 +74,9 @@ class Turns:
                 self._go_on(number)
 
     def play(self) -> list[int]:
-        """Call all functions; return the numbers of those that wait when nobody can go on.
+        """Call all functions; return the numbers of those that wait when none can go on.
 
-        An interrupt, or whatever else is neither an Exception nor SystemExit, is raised here.
+        An interrupt, or anything else that is neither an Exception nor SystemExit, is raised here.
         """
         for number in range(len(self._functions)):
             stack = greenlet(self._call, self._caller)

@@ -44,7 +44,7 @@ def for_learners(notebook: dict) -> dict:
 
 
 def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> list[str]:
-    """Bring every lesson's copy in ``workspace`` up to date; return what there is to say.
+    """Bring every lesson's copy in ``workspace`` up to date; return the messages to print.
 
     Raises:
         FileNotFoundError: if there are no lessons.
@@ -65,7 +65,7 @@ def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> li
 
 
 def put_texts(texts: Mapping[str, str], folder: Path) -> None:
-    """Bring text files in ``folder`` up to date, but for those that somebody has changed."""
+    """Bring text files in ``folder`` up to date, except those that a user has changed."""
     folder.mkdir(parents=True, exist_ok=True)
     issued = _read_note(folder)
     for name, text in texts.items():
@@ -96,7 +96,7 @@ def _issue(name: str, notebook: dict, workspace: Path, issued: dict[str, str]) -
 
 
 def _issue_text(name: str, text: str, workspace: Path, issued: dict[str, str]) -> None:
-    """Bring a text up to date, unless somebody has changed it."""
+    """Bring a text up to date, unless a user has changed it."""
     path, new = workspace / name, hashlib.sha256(text.encode()).hexdigest()
     if path.exists() or path.is_symlink():
         try:
@@ -128,9 +128,9 @@ def _names(name: str) -> Iterator[str]:
 
 
 def fingerprint(notebook: dict) -> str:
-    """Return what tells two notebooks apart as a learner would: by their cells and outputs.
+    """Return the content by which learners tell notebooks apart: their cells and outputs.
 
-    What Jupyter adds when it saves an untouched notebook does not count.
+    Jupyter's additions when it saves an untouched notebook do not count.
     """
     cells = [
         [cell["cell_type"], _text(cell["source"]), cell.get("outputs", [])]
@@ -165,7 +165,7 @@ def _write_note(workspace: Path, issued: dict[str, str]) -> None:
 
 
 def main() -> int:
-    """Make the workspace and say what changed; return the exit status."""
+    """Make the workspace and report changes; return the exit status."""
     try:
         said = make_workspace()
     except OSError as error:

@@ -34,7 +34,7 @@ _SILENCE_SECONDS = 20.0  # a server that is silent for this long counts as unrea
 
 
 class DataUnavailableError(RuntimeError):
-    """A data set is missing; the message names the data root and what to do."""
+    """A data set is missing; the message names the data root and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _open(name: str, root: Path, dataset_class: Callable[..., Any], train: bool)
         labels = torch.as_tensor(dataset.targets).long()
         if len(pixels) != len(labels) or not len(labels):
             raise ValueError(f"{len(pixels)} images but {len(labels)} labels")
-    except Exception as error:  # torchvision raises whatever reading the bytes led to
+    except Exception as error:  # torchvision raises any error that arises while it reads the bytes
         raise DataUnavailableError(
             f"the {name} files below {root} are damaged ({type(error).__name__}: {error}); delete "
             "them and load again, or continue with load('digits')"

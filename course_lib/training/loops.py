@@ -1,4 +1,4 @@
-"""What every training loop needs: seeds, batches of indices, and the accuracy of a model."""
+"""The parts of every training loop: seeds, batches of indices, and the accuracy of a model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def set_seed(seed: int) -> None:
 def set_seed_of_rank(seed: int, rank: int) -> int:
     """Seed the generators with a number of the rank's own, and return it.
 
-    For what must differ between ranks, such as dropout and augmentation. The number is derived
-    by hashing, so that (seed, rank + 1) and (seed + 1, rank) are unrelated, unlike with sums.
+    For numbers that must differ between ranks, as in dropout and augmentation. The number is
+    derived by hashing, so that (seed, rank + 1) and (seed + 1, rank) are unrelated, unlike with
+    sums.
 
     Raises:
         ValueError: for a negative seed or rank.

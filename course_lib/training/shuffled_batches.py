@@ -21,7 +21,7 @@ def shuffled_batches(
 
     Args:
         data: has a length, and ``data[indices]`` gives (inputs, targets).
-        batch_size: samples in each; what is left over at the end of an epoch is left out.
+        batch_size: samples in each; the remainder at the end of an epoch is left out.
         seed: give every worker one of its own.
 
     Raises:

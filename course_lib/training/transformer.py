@@ -1,7 +1,7 @@
 """A small transformer that reads an image row by row, as a language model reads its text.
 
-Its layers have the shapes and the order of those of a large one, so that whatever cuts a large one
-into slices or shards cuts this one. Queries, keys and values have a layer each, because a slice
+Its layers have the shapes and the order of those of a large one, so code that cuts a large one into
+slices or shards also cuts this one. Queries, keys and values have a layer each, because a slice
 takes whole heads of all three.
 """
 
@@ -55,7 +55,7 @@ class TransformerBlock(nn.Module):
     """Attention and an MLP, each after a layer norm and added to its input.
 
     Source: Vaswani and others, "Attention Is All You Need", 2017, arXiv:1706.03762, section 3; the
-    norms stand before, as in GPT-2 and later models.
+    norms come first, as in GPT-2 and later models.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
     """Classify an image whose rows are the tokens.
 
     Args:
-        size: pixels a side: so many tokens of so many numbers each.
+        size: pixels a side: the number of tokens, and of numbers in each.
         width: numbers by which a token is represented.
         heads: attention heads of each block.
         depth: number of blocks.

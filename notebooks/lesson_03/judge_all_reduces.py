@@ -96,7 +96,7 @@ def _explain_fold(seen: Rehearsal, results: list[np.ndarray], wrong: list[int]) 
     p = len(results)
     m = 2 ** (p.bit_length() - 1)
     swaps = {(m.source, m.dest, m.end) for m in seen.messages}
-    if all((dest, source, end) in swaps for source, dest, end in swaps):  # nobody hands over
+    if all((dest, source, end) in swaps for source, dest, end in swaps):  # no rank hands over
         raise WrongAnswer("skips-missing-partners", p=p, wrong=", ".join(map(str, wrong)), m=m)
     if len(wrong) <= p - m:
         raise WrongAnswer("left-out-not-told", p=p, wrong=", ".join(map(str, wrong)))

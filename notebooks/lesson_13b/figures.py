@@ -1,4 +1,4 @@
-"""The figure of lesson 13b: which framework stands on which."""
+"""The figure of lesson 13b: which framework builds on which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["framework_map"]
 
 _ROW, _HIGH, _TOP = 54, 44, 14
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#E69F00", "#009E73"
-# Words, left, width, first row, last row, colour. A box stands on what it calls.
+# Words, left, width, first row, last row, colour. A box rests on those that it calls.
 _BOXES = (
     ("Fabric", 12, 76, 0, 0, _GREEN),
     ("Accelerate", 92, 88, 0, 0, _GREEN),

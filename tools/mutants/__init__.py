@@ -1,1 +1,1 @@
-"""Mutation testing of the checks: what do they call right that is wrong?"""
+"""Mutation testing of the checks: which wrong answers do they call right?"""

@@ -1,8 +1,9 @@
-"""Tries what the checks of the exercises let through: ``make mutants``.
+"""Finds wrong answers that the checks of the exercises accept: ``make mutants``.
 
 Each right answer is changed as a learner might get it wrong (:mod:`.changes`), and checked
-(:mod:`.trials`). A mutant that is called right survives. It shows a mistake that no judge sees; or
-the change changes nothing, which mistakes.md says below "Equivalent changes", with the reason.
+(:mod:`.trials`). A mutant that is called right survives. It shows a mistake that no judge
+recognises; or the change is equivalent, which mistakes.md lists below "Equivalent changes", with
+the reason.
 
 The survivors are printed as they would stand in mistakes.md, and a table with a row for each
 lesson. The program fails if more than 2% of a lesson's mutants survive, if a check itself fails,
@@ -36,12 +37,12 @@ _DEADLINES = {"engines": 12.0, "notebook": 3.0}  # seconds
 
 @dataclass
 class Tried:
-    """What came of the mutants of an exercise.
+    """The outcome of the mutants of an exercise.
 
     Attributes:
         made: how many there are.
         wrong_notes: noted as equivalent, but called wrong.
-        spoiled: right answers that were called wrong, which says nothing about mutants.
+        spoiled: right answers that were called wrong, which makes the mutants' outcome meaningless.
     """
 
     exercise: str
@@ -73,7 +74,7 @@ def mutants_of(exercise: Exercise) -> list[Mutant]:
 
 
 def sample(found: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
-    """Return at most so many, the same ones for the same seed, answer by answer."""
+    """Return at most this many, the same ones for the same seed, answer by answer."""
     chosen = sorted(found, key=lambda mutant: mutant.place(seed))[:most]
     order = {id(mutant): number for number, mutant in enumerate(found)}
     return sorted(chosen, key=lambda mutant: order[id(mutant)])
@@ -82,7 +83,7 @@ def sample(found: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
 def try_all(
     exercise: Exercise, chosen: Sequence[Mutant], made: int, trials: Trials, seconds: float | None
 ) -> Tried:
-    """Check the mutants of an exercise, and what they were made of before and after them."""
+    """Check the mutants of an exercise, and the right answers before and after them."""
     tried = Tried(exercise.id, made)
     began = time.monotonic()
     deadline = seconds or _DEADLINES[exercise.where]
@@ -97,7 +98,7 @@ def try_all(
 
     for number, mutant in enumerate(chosen):
         if number == 0 or chosen[number - 1].answer != mutant.answer:
-            check_unchanged(mutant.answer)  # and what it imports takes no mutant's time
+            check_unchanged(mutant.answer)  # and its imports take no mutant's time
         outcome = trials.run(exercise.id, mutant.code, deadline)
         if outcome.kind == VOID:
             tried.made -= 1
@@ -117,7 +118,7 @@ def try_all(
 
 
 def tries(exercises: Sequence[Exercise], asked: argparse.Namespace) -> Iterator[Tried]:
-    """Yield what came of each exercise as it is done, several at a time."""
+    """Yield the outcome of each exercise as it is done, several at a time."""
     waiting: queue.SimpleQueue[Exercise] = queue.SimpleQueue()
     done: queue.SimpleQueue[Tried] = queue.SimpleQueue()
     for exercise in exercises:
@@ -146,7 +147,7 @@ def tries(exercises: Sequence[Exercise], asked: argparse.Namespace) -> Iterator[
                     except queue.Empty:
                         for worker in workers:
                             if worker.done():
-                                worker.result()  # raises what went wrong there
+                                worker.result()  # raises the error of that exercise
         finally:
             stop.set()
 
@@ -160,7 +161,7 @@ def diff(mutant: Mutant) -> str:
 
 
 def by_lesson(all_tried: Sequence[Tried]) -> dict[str, list[Tried]]:
-    """Return what came of each lesson's exercises."""
+    """Return the outcomes of each lesson's exercises."""
     found: dict[str, list[Tried]] = {}
     for tried in sorted(all_tried, key=lambda one: one.lesson):
         found.setdefault(tried.lesson, []).append(tried)
@@ -190,7 +191,7 @@ def table(all_tried: Sequence[Tried]) -> str:
 
 
 def counted(all_tried: Sequence[Tried]) -> tuple[int, int]:
-    """Return how many were killed, and how many survived that are not equivalent."""
+    """Return how many were killed, and how many non-equivalent ones survived."""
     killed = sum(len(one.killed) + len(one.wrong_notes) + len(one.broken) for one in all_tried)
     return killed, sum(len(one.survivors) for one in all_tried)
 
@@ -210,7 +211,7 @@ def problems(all_tried: Sequence[Tried]) -> list[str]:
 
 
 def print_one(tried: Tried, everything: bool) -> None:
-    """Print what came of an exercise: its survivors, or every mutant."""
+    """Print the outcome of an exercise: its survivors, or every mutant."""
     for mutant in tried.survivors:
         print(f"\n{tried.exercise} survived ({mutant.answer}: {mutant.kind})\n{diff(mutant)}")
     if everything:

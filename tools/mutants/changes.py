@@ -1,12 +1,12 @@
 """Changes an answer as a learner might get it wrong: one change gives one mutant.
 
-An answer is read by :mod:`ast`. Each rule below looks at one expression or statement, and says what
-a learner might have written there; the rest of the answer stays as it is. Annotations, imports,
-seeds and the texts of errors are left alone.
+An answer is read by :mod:`ast`. Each rule below looks at one expression or statement, and yields
+what a learner might have written there; the rest of the answer stays the same. Annotations,
+imports, seeds and the texts of errors are left alone.
 
 mutmut and cosmic-ray change modules, and run a suite of tests in a process for each mutant; an
 answer is a cell in Markdown, its test is the check of an exercise, and hundreds of them share one
-cluster. Their rules know nothing of ranks either. So the standard library is all that it takes.
+cluster. Their rules know nothing of ranks either. So this uses only the standard library.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 RANKS = 4  # of the cluster on which answers are tried
 
-# What spoils arguments after the answer is there. Where there is nothing that it can change, it
-# says NOTHING_TO_CHANGE, and there is no such mutant.
+# Code that spoils arguments after the answer is there. If it can change nothing, it prints
+# NOTHING_TO_CHANGE, and there is no such mutant.
 NOTHING_TO_CHANGE = "no argument of this function can be changed in place"
 _SPOIL = "changes_its_arguments"
 _SPOILING = f'''\
@@ -59,7 +59,7 @@ class Mutant:
         answer: the style of the right answer, or "the solution".
         kind: what a learner did, such as "wait left out".
         code: the whole cell.
-        old: the lines that the change takes away, as :func:`ast.unparse` writes them, stripped.
+        old: the lines that the change removes, as :func:`ast.unparse` writes them, stripped.
         new: those that it puts in their place.
     """
 
@@ -72,11 +72,11 @@ class Mutant:
 
     @property
     def change(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What it is known by, in whichever answer to the exercise it is made."""
+        """Its identity, in whichever answer to the exercise it is made."""
         return self.old, self.new
 
     def place(self, seed: int) -> bytes:
-        """Return where it comes in a sample; a change of another line moves nothing."""
+        """Return its place in a sample, which a change of another line does not move."""
         text = repr((seed, self.exercise, self.old, self.new))
         return hashlib.sha256(text.encode()).digest()
 
@@ -111,7 +111,7 @@ def difference(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the lines from the first to the last that differ, stripped.
 
-    Where lines came only, the next line that is the same in both says where.
+    If lines were only added, the next line that is the same in both shows where.
     """
     shorter = min(len(before), len(after))
     start = next((n for n in range(shorter) if before[n] != after[n]), shorter)
@@ -126,7 +126,7 @@ def difference(
 
 
 def changed(tree: ast.Module, function: str) -> Iterator[tuple[str, str]]:
-    """Yield what a learner did, and the text of the whole tree after it."""
+    """Yield the learner's mistake, and the text of the whole tree after it."""
     for parent, field, number, node in places(tree):
         if isinstance(node, ast.expr):
             for kind, text in instead_of(node, parent, field):
@@ -152,7 +152,7 @@ def changed(tree: ast.Module, function: str) -> Iterator[tuple[str, str]]:
 
 
 def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
-    """Yield parent, field, place in the field and node of all that a learner might write so."""
+    """Yield parent, field, place in the field and node of everything that a rule may change."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
@@ -181,20 +181,20 @@ def _left_alone(node: ast.AST) -> bool:
 
 
 def _ends(parent: ast.AST, node: ast.AST) -> bool:
-    """Tell whether it is the return at the end of a function."""
+    """Return whether it is the return at the end of a function."""
     last = parent.body[-1] if isinstance(parent, ast.FunctionDef) else None
     return node is last and isinstance(node, ast.Return)
 
 
 def _is_seed(node: ast.AST) -> bool:
-    """Tell whether a number given to it is as good as any other."""
+    """Return whether any number given to it is as good as another."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
         ("Random", "manual_seed", "default_rng")
     )
 
 
 def _is_rounding(node: ast.AST) -> bool:
-    """Tell whether its second argument is a number of digits, of which a few will do."""
+    """Return whether its second argument is a number of digits, of which a few suffice."""
     return isinstance(node, ast.Call) and ast.unparse(node.func) == "round"
 
 
@@ -285,7 +285,7 @@ _NOT_LEFT_OUT = ("strict", "key", "async_op", "lr", "momentum")
 
 
 def instead_of(node: ast.expr, parent: ast.AST, field: str) -> Iterator[tuple[str, str]]:
-    """Yield what a learner might write in place of an expression, and what went wrong then."""
+    """Yield what a learner might write in place of an expression, and the mistake in it."""
     text = ast.unparse(node)
     match node:
         case ast.Constant(value=bool(value)):
@@ -435,7 +435,7 @@ def in_place_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
 
 
 def _swapped(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Swap neighbours that do something, and about the same thing."""
+    """Swap neighbouring statements that have effects on the same names."""
     for owner in ast.walk(function):
         body = getattr(owner, "body", None)
         if not isinstance(body, list):
@@ -450,7 +450,7 @@ def _swapped(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[str,
 
 
 def _changes(statement: ast.stmt) -> set[str]:
-    """Return the names of what a statement may change."""
+    """Return the names of the values that a statement may change."""
     return _names(statement.target if isinstance(statement, ast.AugAssign) else statement)
 
 
@@ -470,7 +470,7 @@ def _body(tree: ast.Module, owner: Any, body: list[ast.stmt]) -> str:
 
 
 def of_the_function(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Change what a whole function does: its group, an early end, its arguments, what it keeps."""
+    """Change a whole function: its group, an early end, its arguments, the values it keeps."""
     arguments = {one.arg for one in function.args.args}
     body = function.body
 

@@ -1,8 +1,8 @@
 """Runs answers as a learner runs them, in a process of its own that may be lost.
 
-A mutant may wait for ever, end its rank or never return from a library. Each has a deadline, which
-the check itself keeps. Where it does not, the process is ended from outside, with the cluster
-that it had, and the next mutant gets a new one.
+A mutant may wait indefinitely, end its rank or never return from a library. Each has a deadline,
+which the check itself keeps. If it does not, the process is ended from outside together with its
+cluster, and the next mutant gets a new one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from course_lib.teaching.checking import CheckError, check
 
 from .changes import NOTHING_TO_CHANGE, RANKS
 
-_MORE_THAN_THE_CHECK_S = 60.0  # to start a cluster, and to mend one
+_MORE_THAN_THE_CHECK_S = 60.0  # to start a cluster, and to repair one
 _ENDS_WITHIN_S = 15.0
-_GRACE_S = 2.0  # after which a cluster ends whose notebook has died
+_GRACE_S = 2.0  # after this time a cluster ends if its notebook has died
 
 # How a trial ends.
 RIGHT, BROKEN, LOST, VOID = "right", "broken", "lost", "void"
@@ -36,12 +36,12 @@ RIGHT, BROKEN, LOST, VOID = "right", "broken", "lost", "void"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an answer.
+    """The outcome of an answer.
 
     Attributes:
         kind: :data:`RIGHT`; the name of the mistake; :data:`BROKEN`: the check itself failed;
             :data:`LOST`: its ranks or its process had to be ended; :data:`VOID`: no such mutant.
-        said: what a learner is told.
+        said: the message to the learner.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def told(id: str, code: str, cluster: Any, deadline: float | None = None) -> str:
-    """Return what ``check`` prints when the learner's cell holds ``code``."""
+    """Return the output of ``check`` when the learner's cell holds ``code``."""
     code = code.removeprefix("%%px\n")
     exercise = find(id)
     printed = io.StringIO()
@@ -68,7 +68,7 @@ def told(id: str, code: str, cluster: Any, deadline: float | None = None) -> str
 
 
 def kind_of(id: str, said: str) -> str:
-    """Return the kind of outcome of which a learner is told so."""
+    """Return the kind of outcome behind a message to the learner."""
     if said.startswith(f"{id}: right."):
         return RIGHT
     if NOTHING_TO_CHANGE in said:
@@ -92,7 +92,7 @@ class Trials:
         self.end()
 
     def run(self, id: str, code: str, deadline: float) -> Outcome:
-        """Return what the check makes of the cell ``code``, within about ``deadline`` seconds."""
+        """Return the check's outcome for the cell ``code``, within about ``deadline`` seconds."""
         if self._process is None:
             self._start()
         began = time.monotonic()
@@ -164,7 +164,7 @@ def _tried(own: _OwnCluster, id: str, code: str, deadline: float) -> tuple[str, 
 
 
 class _OwnCluster:
-    """The cluster of this process, once somebody needs it."""
+    """The cluster of this process, started at the first use."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()

@@ -32,7 +32,7 @@ RIGHT = re.compile("|".join(RULES["right"]))
 WORDS = (HERE / "vocabulary.txt").read_text(encoding="utf-8").split()
 _KNOWN = {word.lower() for word in WORDS}
 
-# In the order in which they are taken out. Line breaks stay, so lines keep their numbers.
+# In the order in which they are removed. Line breaks stay, so lines keep their numbers.
 _GONE = [
     re.compile(r"\A---\n.*?\n---$", re.DOTALL | re.MULTILINE),  # front matter
     re.compile(r"^ *(`{3,}).*?^ *\1`*$", re.DOTALL | re.MULTILINE),
@@ -67,7 +67,7 @@ _NOT_SENTENCES = re.compile(
 
 
 class Finding(NamedTuple):
-    """What is wrong, where, and what may be right instead."""
+    """A problem, its place, and suggestions."""
 
     file: str
     line: int
@@ -151,7 +151,7 @@ def linter() -> Any:
 
 
 def proofread(name: str, text: str) -> Iterator[Finding]:
-    """Yield what is wrong in the prose of a file, tics first."""
+    """Yield the problems in the prose of a file, tics first."""
     is_program = name.endswith(".py") and not name.startswith("notebooks/")
 
     def line(place: int) -> int:
@@ -174,13 +174,13 @@ def _is_known(word: str) -> bool:
 
 
 def findings(paths: list[Path]) -> dict[str, list[Finding]]:
-    """Return what is wrong in each file, by its path from the root of the repository."""
+    """Return the problems in each file, by its path from the root of the repository."""
     names = {path.resolve().relative_to(ROOT).as_posix(): path for path in paths}
     return {name: sorted(proofread(name, prose(path))) for name, path in names.items()}
 
 
 def main() -> int:
-    """Print what is wrong; return 1 if there is anything."""
+    """Print the problems; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tools.proofreading", description=__doc__)
     parser.add_argument("file", nargs="*", type=Path, help="what to proofread; without: everything")
     paths = parser.parse_args().file

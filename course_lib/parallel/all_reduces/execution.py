@@ -129,7 +129,7 @@ def run_schedule(
         tensor: dense, of one shape and dtype on all ranks; need not be contiguous.
         op: SUM, AVG, PRODUCT, MIN, MAX, and for integers and bool BAND, BOR, BXOR.
         group: process group, the default one if None. On NCCL it must have done a collective
-            before, as NCCL asks for whenever not all ranks send at first.
+            before, which NCCL requires if not all ranks send at first.
 
     Returns:
         ``tensor``.

@@ -1,4 +1,4 @@
-"""The schedules of five all-reduces: what each rank sends and receives in every step.
+"""The schedules of five all-reduces: the sends and receives of each rank in every step.
 
 In each step a rank sends at most one part of its tensor and receives one. Steps have the same
 index on all ranks: what one rank sends in step k, another receives in its step k. All ranks'
@@ -35,12 +35,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rank does in one step; both are None where it has nothing to do.
+    """One step of one rank; both parts are None if it has nothing to do.
 
     Attributes:
-        send: what goes out, as it was before this step.
-        receive: what comes in.
-        combine: whether what comes in is combined with what is there, or replaces it.
+        send: the outgoing part, as it was before this step.
+        receive: the incoming part.
+        combine: whether the incoming part is combined with the present one, or replaces it.
     """
 
     send: Part | None = None
@@ -49,7 +49,7 @@ class Step:
 
 
 def part(peer: int, start: int, stop: int) -> Part | None:
-    """Return the part, or None if it is empty: nobody sends an empty message."""
+    """Return the part, or None if it is empty: no rank sends an empty message."""
     return Part(peer, start, stop) if start < stop else None
 
 
@@ -74,7 +74,7 @@ class _Fold:
     Attributes:
         ranks: q.
         extra: e.
-        new_rank: this rank's new number, None if it stands aside.
+        new_rank: this rank's new number, None if it takes no part.
         before, after: this rank's steps before and after the others'.
     """
 
@@ -153,7 +153,7 @@ def tree_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
 
 
 def recursive_doubling_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
-    """Exchange whole tensors with the rank at distance 1, 2, 4, ..., so that nobody waits idle.
+    """Exchange whole tensors with the rank at distance 1, 2, 4, ..., so that no rank is idle.
 
     After step k a rank knows the result of its 2**k nearest, so p ranks need lg p steps instead
     of the tree's 2 lg p: lg p (alpha + n beta + n gamma) seconds for a power of two. Other world

@@ -1,8 +1,8 @@
-"""What server and workers say to each other, and the arithmetic that they share with the replay.
+"""The messages between server and workers, and the arithmetic that they share with the replay.
 
 Every message to the server begins with a :class:`Header` of fixed size, so that one receive
-from any source fits whatever comes next. What follows a header, :class:`ParameterMessage` or
-:class:`GradientMessage`, comes from a sender that is then known.
+from any source fits whatever comes next. The sender of the message after a header, a
+:class:`ParameterMessage` or a :class:`GradientMessage`, is then known.
 
 Gradients are computed, averaged and applied by the functions below, in a run as in its replay. So
 the two can differ only if a message was changed on its way.
@@ -32,7 +32,7 @@ class Header:
     Attributes:
         kind: HELLO, GRADIENT or BYE from a worker; READY, STOP, REFUSED or FAILED from the server.
         version: of the parameters that follow, or that the gradient was computed at.
-        step: which batch of the worker this is about, from 0.
+        step: the number of the worker's batch, from 0.
         samples: in that batch.
         layout: checksum of the shapes and dtypes of the sender's parameters.
         sent: when it was sent, in seconds of the sender's own clock.
@@ -49,7 +49,7 @@ class Header:
     machine: float = 0.0
     waited: float = 0.0
 
-    _WHOLE = 5  # so many of the fields are whole numbers
+    _WHOLE = 5  # this many of the fields are whole numbers
 
     @classmethod
     def room(cls) -> torch.Tensor:

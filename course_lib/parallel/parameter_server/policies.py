@@ -23,7 +23,7 @@ LATE = "late: the round already had its gradients"
 
 
 class Mode:
-    """What the modes differ in; by default no worker waits and no gradient is dropped.
+    """Base class of the modes; by default no worker waits and no gradient is dropped.
 
     Attributes:
         drops_late: whether a gradient is dropped if an update was made while it was computed.
@@ -105,7 +105,7 @@ class BoundedStaleness(Mode):
 
 
 class Progress:
-    """Who takes part in a run, and whose gradients have come for the next update.
+    """The workers of a run, and those whose gradients have come for the next update.
 
     Attributes:
         active: the workers that take part.
@@ -169,7 +169,7 @@ def over_staleness(rate: float, step: int, staleness: int) -> float:
 
 
 def rates_by(rule: RateRule, rates: Iterable[float], step: int, staleness: int) -> list[float]:
-    """Return what ``rule`` makes of each of the optimizer's ``rates``.
+    """Return the result of ``rule`` for each of the optimizer's ``rates``.
 
     Raises:
         TypeError: if it returns something other than a number.
@@ -194,8 +194,8 @@ class Stop:
     Without any of them it goes on until every worker has used up its batches.
 
     Attributes:
-        steps: after so many updates.
-        seconds: with the first update after so many seconds.
+        steps: after this many updates.
+        seconds: with the first update after this many seconds.
         when: after an update for which ``when(server)`` is true.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happened in a run of the parameter server, and the replay that proves it right.
+"""The record of a run of the parameter server, and the replay that proves it right.
 
 A :class:`Record` has plain lists that can be plotted. The order of its updates determines the
 parameters to the last bit, so :func:`replay` can make the run again in one process. Points in
@@ -57,7 +57,7 @@ class Update:
 
     Attributes:
         version: number of the parameters after it; the first update makes version 1.
-        gradients: what went in: one gradient, or a round's in the order of the workers' ranks.
+        gradients: its inputs: one gradient, or a round's in the order of the workers' ranks.
         rates: the learning rate used, one for each of the optimizer's parameter groups.
         seconds: when it was done.
     """
@@ -86,7 +86,7 @@ class Update:
 
 @dataclass
 class Record:
-    """What the server saw of one run. It may travel to a process without MPI.
+    """The server's record of one run. It may travel to a process without MPI.
 
     Attributes:
         mode: the mode, in words.
@@ -99,7 +99,7 @@ class Record:
         seconds: duration of the run.
         initial: the parameters at version 0, as the bytes that travelled.
         final: the parameters after the last update, likewise.
-        snapshots: (version, seconds, parameters) every so many updates, if asked for.
+        snapshots: (version, seconds, parameters) at regular intervals, if asked for.
         optimizer_state: the optimizer's state at the start.
     """
 

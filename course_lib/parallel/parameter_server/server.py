@@ -43,7 +43,7 @@ class Server:
         timeout: seconds to wait for the next message, the group's own timeout if None.
 
     Attributes:
-        record: what has happened so far.
+        record: the record so far.
         version: number of updates made so far.
 
     Raises:
@@ -81,11 +81,11 @@ class Server:
         self.record = Record()
 
     def run(self) -> Record:
-        """Serve until the run is over and every worker knows; return what happened.
+        """Serve until the run is over and every worker knows; return the record.
 
         Raises:
             RankFailedError: if all workers died.
-            DeadlineError: if no worker says anything within the timeout.
+            DeadlineError: if no message arrives within the timeout.
             TypeError, ValueError: if a worker's model differs from the server's, or ``rate``
                 returns something that is no rate.
         """
@@ -108,7 +108,7 @@ class Server:
 
     def _prepare(self) -> None:
         self.version = 0
-        self._final_reply = 0  # what a worker that asks is told, once the run is over
+        self._final_reply = 0  # the answer to a worker that asks, once the run is over
         self._held: list[int] = []  # workers that asked and may not start yet, longest first
         self._progress = Progress(self._mode, self._workers)
         self._base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -141,7 +141,7 @@ class Server:
             while self._progress.active:
                 self._serve_next()
         except dist.DistBackendError:
-            raise  # nobody can be told any more, or need be
+            raise  # no worker can or need be told any more
         except Exception:
             self._end(messages.FAILED)
             self._go_on_after_deaths()
@@ -170,7 +170,7 @@ class Server:
         self._go_on()
 
     def _go_on_after_deaths(self) -> None:
-        """Take the dead off all lists and go on; one more may die while others are answered."""
+        """Remove the dead from all lists and go on; one more may die while others are answered."""
         while True:
             for worker in self._progress.active.intersection(self._team.dead()):
                 self.record.died[worker] = self._now()
@@ -180,7 +180,7 @@ class Server:
                 return
 
     def _go_on(self) -> None:
-        """Make the update that is due, if one is, and answer those who may start now."""
+        """Make the update that is due, if any, and answer the workers that may start now."""
         while not self._final_reply and (round_ := self._progress.due()):
             self._update(round_)
         for worker in list(self._held):
@@ -253,7 +253,7 @@ class Server:
         self.record.dropped.append(replace(gradient, dropped=why))
 
     def _remove(self, worker: int) -> None:
-        """Take a worker that left, died or was told to stop off every list."""
+        """Remove a worker that left, died or was told to stop from every list."""
         self._progress.leave(worker)
         if worker in self._held:
             self._held.remove(worker)

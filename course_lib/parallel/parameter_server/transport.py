@@ -1,10 +1,10 @@
-"""How messages travel between server and workers: deadlines, deaths, and first come first served.
+"""Transports messages between server and workers: deadlines, deaths, first come first served.
 
 MPI keeps the order of one sender's messages and promises nothing among senders: messages that
 come while the server is busy are found in the order of ranks, or any other. So the server keeps
 as many receives posted as messages can be under way, and of those that have arrived it takes the
-one that was sent first. A message that is here can only be overtaken by one that was sent before
-it, so nobody starves.
+one that was sent first. An arrived message can only be overtaken by one that was sent before it, so
+no worker starves.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Arrival:
 
     Attributes:
         sender: the rank of its sender in the group, once it has arrived.
-        header: what it says, once it has arrived.
-        order: the lower, the earlier it is served: when it was sent, or when it arrived if it
-            comes from another machine, whose clock says nothing here.
+        header: its content, once it has arrived.
+        order: the lower, the earlier it is served: when it was sent, or when it arrived if it comes
+            from another machine, whose clock means nothing here.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -115,8 +115,8 @@ class Arrival:
         return self._arrived
 
 
-# Workers whom one run has let go may greet the next run in the same group while the first still
-# goes on. What arrives too early is kept here.
+# Workers that one run has released may greet the next run in the same group while the first is
+# still going on. Messages that arrive too early are kept here.
 _for_next_run: WeakKeyDictionary[dist.ProcessGroup, list[Arrival]] = WeakKeyDictionary()
 
 
@@ -179,7 +179,7 @@ class Inbox:
         _for_next_run.setdefault(self._group, []).append(arrival)
 
     def close(self) -> None:
-        """Take back the receives that nobody will answer."""
+        """Cancel the receives that no worker will answer."""
         for arrival in self.arrived:
             self.leave_for_next_run(arrival)
         while self._expected:

@@ -34,8 +34,8 @@ class Worker:
         group: process group on backend mpi4py, the default group if None.
         server: rank of the server in the group.
         slowdown: seconds of sleep added to every gradient: a simulated straggler.
-        step_seconds: every gradient takes at least so long, by sleeping what is left: a
-            simulated device, so that ranks which share cores do not slow each other down.
+        step_seconds: every gradient takes at least this long, because the rank sleeps for the rest:
+            a simulated device, so that ranks which share cores do not slow each other down.
         timeout: seconds that one message may take, the group's own timeout if None. It must
             be longer than the slowest worker takes for a gradient where others wait for it.
 

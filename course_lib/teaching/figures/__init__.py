@@ -1,4 +1,4 @@
-"""The figures that several lessons show. What only one lesson shows is in its room.
+"""The figures of several lessons. Figures of only one lesson are in its room.
 
 - :func:`collective`: who holds what before and after a collective;
 - :func:`point_to_point`: messages between rank lanes in time, blocked calls, deadlocks;

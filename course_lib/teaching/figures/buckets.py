@@ -1,7 +1,7 @@
 """Draws a backward pass: when gradients became ready, and when their buckets were on their way.
 
-:func:`buckets` shows what a rank's hooks saw: gradients above, buckets below them. Several runs
-stand under each other on one time axis.
+:func:`buckets` shows what a rank's hooks saw: gradients above, buckets below them. Several runs are
+drawn below each other on one time axis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Backward:
 
     @property
     def end(self) -> float:
-        """When the last gradient and the last bucket are there."""
+        """When the last gradient and the last bucket have arrived."""
         return max([time for _, time in self.ready] + [end for _, _, end in self.sent])
 
 

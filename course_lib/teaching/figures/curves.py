@@ -1,7 +1,7 @@
 """Plots: measured points over predicted lines, and the curves of training runs.
 
-:func:`draw` and :func:`finish_axes` are what every plot of the course is made with, also those of
-a lesson's own figures. They use matplotlib apart from pyplot's global state, so that a figure never
+Every plot of the course is made with :func:`draw` and :func:`finish_axes`, including those of a
+lesson's own figures. They use matplotlib apart from pyplot's global state, so that a figure never
 depends on what a learner has set or plotted before. The same data gives the same SVG, byte for
 byte.
 """

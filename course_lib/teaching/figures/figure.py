@@ -1,4 +1,4 @@
-"""What a figure is, an SVG and words that say the same, and the shapes diagrams are made of.
+"""Defines a figure (an SVG and a text with the same content) and the shapes of diagrams.
 
 In a notebook a :class:`Figure` shows itself as an ``<img>`` with alternative text. That form is
 drawn in trusted and untrusted notebooks alike, where inline SVG is not. In plain text

@@ -1,4 +1,4 @@
-"""Draws what each rank or device did when.
+"""Draws the activity of each rank or device over time.
 
 Each has a lane; time runs to the right, and idle time is hatched: it is paid for like the rest.
 Work that moves data is drawn pale, work that computes solid.
@@ -44,7 +44,7 @@ def timeline(
     title: str = "",
     alt: str = "",
 ) -> Figure:
-    """Draw what each lane did when.
+    """Draw the activity of each lane over time.
 
     ``lanes``: a list of spans for each lane, by the lane's name. A whole number is a rank, and
     gets the rank's plate and colour; a list of lanes is ranks 0, 1, 2, ...; any other name is

@@ -21,7 +21,7 @@ DARK = "#0B4F8A"
 def traffic(matrix: Any, *, title: str = "", alt: str = "") -> Figure:
     """Draw the messages of a block of code, from sender (row) to receiver (column).
 
-    ``matrix``: what ``Traffic.matrix()`` returns: ``messages`` and ``bytes``, each [R, R], and
+    ``matrix``: the result of ``Traffic.matrix()``: ``messages`` and ``bytes``, each [R, R], and
     ``ranks``. ``alt``: alternative text; the default tells every number, which are exact and so
     the same in each run.
 

@@ -1,4 +1,4 @@
-"""Judges that several lessons use; what serves only one lesson is in its room.
+"""Judges that several lessons use; those for only one lesson are in its room.
 
 A judge is given what happened on every rank, the same on every rank, and raises
 :class:`~course_lib.teaching.exercise.WrongAnswer` with the name of the mistake it recognises. The

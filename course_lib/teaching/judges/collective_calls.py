@@ -22,7 +22,7 @@ def judge_collectives(seen: Observation) -> None:
 
 
 def hang(logs: Sequence[list[LoggedCall]]) -> WrongAnswer:
-    """Return what to say about ranks that waited until the deadline; by rank of the group."""
+    """Return the texts about ranks that waited until the deadline, by rank of the group."""
     unfinished = [event for log in logs for event in log if not event.finished]
     where = "; ".join(_where(rank, log) for rank, log in enumerate(logs))
     if unfinished and all(event.kind in ("send", "recv") for event in unfinished):
@@ -31,7 +31,7 @@ def hang(logs: Sequence[list[LoggedCall]]) -> WrongAnswer:
 
 
 def _where(rank: int, log: list[LoggedCall]) -> str:
-    """Return in which of its calls a rank of the group was when the deadline passed."""
+    """Return the call that a rank of the group was in when the deadline passed."""
     for number, event in enumerate(log, 1):
         if not event.finished:
             whom = f" {'to' if event.kind == 'send' else 'from'} rank {event.peer}"

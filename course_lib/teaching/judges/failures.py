@@ -1,8 +1,8 @@
 """Recognises why there is no result: not attempted, an exception, calls that do not fit, a hang.
 
-What every judge asks first. ``errors`` is what each rank raised, None where it raised nothing. The
-cause is named and not its consequence: one rank's exception before the others' waiting for it.
-Errors are known by their names, so that a notebook's kernel, which is no rank, needs no MPI here.
+Every judge checks this first. ``errors`` has each rank's exception, None if it raised nothing. The
+cause is named and not its consequence: one rank's exception before the others' wait for it. Errors
+are identified by name, so that a notebook's kernel, which is not a rank, needs no MPI here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Errors = Sequence[BaseException | None]
 
 
 def was_kept_waiting(error: BaseException | None) -> bool:
-    """Tell whether ``error`` only says that others did not come."""
+    """Return whether ``error`` only says that others did not come."""
     return type(error).__name__ in ("DeadlineError", "RevokedError", "StuckError")
 
 
 def is_own(error: BaseException) -> bool:
-    """Tell whether a learner's function raised ``error`` by itself.
+    """Return whether a learner's function raised ``error`` by itself.
 
-    It did not if it was kept waiting, is still the stub, or a check had its hand in it.
+    It did not if it was kept waiting, is still the stub, or a check caused the error.
     """
     by_the_check = isinstance(error, (WrongAnswer, NotImplementedError)) or staged(error)
     return (
@@ -46,7 +46,7 @@ def not_attempted(errors: Errors) -> None:
 
 
 def judge_errors(errors: Errors, who: str = "rank {}") -> None:
-    """Raise what went wrong on a rank by itself; ``who`` is what rank {} is called."""
+    """Raise a rank's own error; ``who`` is the text that names rank {}."""
     not_attempted(errors)
     for error in errors:
         if isinstance(error, WrongAnswer):

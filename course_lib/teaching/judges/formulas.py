@@ -29,11 +29,11 @@ def name_the_mistake(
     is_given: Callable[[T], bool],
     **fields: Any,
 ) -> None:
-    """Raise the first mistake that would give what the learner's function gave, if there is one.
+    """Raise the first mistake that would give the learner's result, if there is one.
 
     Args:
-        would_give: what each usual mistake gives, by its name.
-        is_given: tells whether that is what was given.
+        would_give: the result of each usual mistake, by its name.
+        is_given: returns whether that is the learner's result.
         fields: for what the learner is told; a text uses those that it needs.
     """
     for name, value in would_give.items() if isinstance(would_give, Mapping) else would_give:
@@ -51,8 +51,8 @@ def judge_formula(
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
     Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
-    does an array or a tensor. Of a wrong value that no mistake explains ``why(case, given)`` may
-    say what is wrong with it: a WrongAnswer whose text is told after the value.
+    does an array or a tensor. For a wrong value that no mistake explains, ``why(case, given)`` may
+    return a WrongAnswer whose text follows the value.
     """
     trials = Trials(function, cases)
     given = trials.given
@@ -73,7 +73,7 @@ def judge_formula(
 
     # One that gives the right answers in all cases would explain nothing.
     name_the_mistake(mistakes, gives_the_same, **told)
-    # Where None may be right, one that is not says nothing of a forgotten `return`.
+    # If None may be right, a wrong None does not show a forgotten `return`.
     if given[first] is None and (None not in wanted or all(g is None for g in given)):
         raise WrongAnswer("returns-nothing: by a formula", **told)
     if is_text(given[first]) and not is_text(wanted[first]):
@@ -88,7 +88,7 @@ def judge_formula(
 
 
 def _factor(given: list[Any], wanted: list[Any]) -> float | None:
-    """Return by which factor all numbers are wrong, None if there is no such factor."""
+    """Return the factor by which all numbers are wrong, None if there is none."""
     try:
         if any(map(is_text, given)):
             return None

@@ -1,4 +1,4 @@
-"""Recognises what goes wrong with single messages: a hang, a collective, a forgotten wait."""
+"""Recognises mistakes with single messages: a hang, a collective, a forgotten wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .failures import judge_errors
 
 
 def judge_hang(seen: Observation) -> None:
-    """Raise an exception of a rank's own, or who waited for whom when the deadline passed."""
+    """Raise a rank's own exception, or report which rank waited for which at the deadline."""
     judge_errors(seen.errors)
     if not seen.hung:
         return
@@ -77,7 +77,7 @@ _STARTED_SENDS = ("isend", "issend", "Isend", "Issend")
 
 
 def inside_the_world(seen: Observation) -> None:
-    """Raise if somebody sends to a rank that there is not."""
+    """Raise if a rank sends to a rank that does not exist."""
     p = len(seen.results)
     outside = [pair for pair in seen.sent() if pair[1] is not None and not 0 <= pair[1] < p]
     if outside:

@@ -33,7 +33,7 @@ def need_process_group() -> None:
 def on_each_rank(
     try_it: Callable[[dist.ProcessGroup], dict[str, Any]], ranks: list[int] | None = None
 ) -> Findings:
-    """Call ``try_it(group)`` on ``ranks``, in a group of their own; tell all ranks what it found.
+    """Call ``try_it(group)`` on ``ranks``, in a group of their own; share its findings with all.
 
     ``try_it`` returns a dict. What it raises comes back under the key ``error``, and the rank in
     the world under ``rank``. What was found is told by rank in the group; ranks outside come last,
@@ -56,7 +56,7 @@ def on_each_rank(
 
 
 def judge_findings(everyone: Findings) -> None:
-    """Raise what the learner's function raised, or say that it hung."""
+    """Raise the exception of the learner's function, or report that it hung."""
     errors = {
         found.get("rank", index): found.get("error")
         for index, found in enumerate(everyone)
@@ -100,7 +100,7 @@ def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) ->
 
 
 def _without_process_group() -> AbstractContextManager[Any]:
-    """Raise WrongAnswer where a function that is given a communicator asks all ranks by ``dist``.
+    """Raise WrongAnswer if a function given a communicator calls all ranks through ``dist``.
 
     Some of them are not there to answer, and the world's group would be lost.
     """

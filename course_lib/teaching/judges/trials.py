@@ -1,7 +1,7 @@
 """Tries a learner's function in several cases: results, arguments left alone, the same once more.
 
-What all judges of formulas ask in the same way, so that each only says which cases there are and
-what is right. No rank is needed, and no torch.
+The part that all judges of formulas share, so that each only lists its cases and the right results.
+It needs neither ranks nor torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Trials:
     """A learner's function, called once in each case, with arguments of its own.
 
     Attributes:
-        given: what it returned in each case, in Python's own numbers and lists.
+        given: its result in each case, in Python's own numbers and lists.
     """
 
     def __init__(self, function: Callable, cases: Sequence[tuple]) -> None:
@@ -61,13 +61,13 @@ class Trials:
 
 @contextmanager
 def second_call() -> Iterator[None]:
-    """Whatever goes wrong inside comes from an earlier call, which was right."""
+    """Blame failures inside the block on an earlier call, which was right."""
     with as_mistake("remembers-earlier-calls: a second call"):
         yield
 
 
 def argument_name(function: Callable, number: int) -> str:
-    """Return what the function itself calls its argument of that number, counted from 0."""
+    """Return the function's own name for its argument of that number, counted from 0."""
     names = list(inspect.signature(function).parameters)
     return names[number] if number < len(names) else f"argument {number + 1}"
 
@@ -85,7 +85,7 @@ def plain(value: Any) -> Any:
 
 
 def returned(function: Callable, *arguments: Any) -> Any:
-    """Call a learner's function; what it yields comes as a list, what it raises as its own."""
+    """Call a learner's function; list what it yields, and mark its exceptions as its own."""
     result = function(*arguments)
     if not isinstance(result, Iterator):
         return result
@@ -93,7 +93,7 @@ def returned(function: Callable, *arguments: Any) -> Any:
 
 
 def written(case: tuple) -> str:
-    """Return arguments as they stand between the brackets of a call."""
+    """Return arguments as they appear between the brackets of a call."""
     return ", ".join("a function" if callable(value) else in_short(_exact(value)) for value in case)
 
 
@@ -107,12 +107,12 @@ def named(function: Callable, arguments: tuple) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a result as it is told to a learner: floats rounded, of a long one begin and end."""
+    """Return a result as shown to a learner: floats rounded, a long one cut to its two ends."""
     return in_short(_rounded(value))
 
 
 def in_short(text: str) -> str:
-    """Return a text, of a long one its begin and its end."""
+    """Return a text, a long one cut to its two ends."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[: _LONGEST - 40]} ... {text[-30:]}"

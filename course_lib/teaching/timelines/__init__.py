@@ -30,7 +30,7 @@ __all__ = ["Lane", "Timeline", "timeline"]
 
 @dataclass(frozen=True)
 class Timeline:
-    """What every rank did when.
+    """The activity of every rank over time.
 
     Attributes:
         lanes: one a rank, times in seconds from the earliest start.
@@ -115,7 +115,7 @@ def timeline(source: Any = None, *, since: str | int | None = None, title: str =
 
 
 def _busy(lane: Lane, start: float, end: float) -> list[Busy]:
-    """Return what the picture shows of ``lane``: all but its waits, within the time asked for."""
+    """Return the visible part of ``lane``: all but its waits, within the time asked for."""
     return [
         Busy("", max(span.start, start), min(span.end, end), moves=span.state == SENDING)
         for span in lane.program

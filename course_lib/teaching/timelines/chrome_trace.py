@@ -4,13 +4,13 @@ The format is Google's "Trace Event Format" (the document that docs/trace-event-
 catapult, the viewer of chrome://tracing and of TensorBoard, links to): ``ph`` "X" is a complete
 event with ``ts`` and ``dur`` in microseconds, "M" names processes and threads, "s" and "f" begin
 and end a flow. A rank is a process; its threads are the program's states, its sections, and its
-operations. What the document leaves open, the viewers' importers decide (catapult's
+operations. The viewers' importers decide what the document leaves open (catapult's
 trace_event_importer.html; json_trace_tokenizer.cc, slice_tracker.cc and flow_tracker.cc of
-Perfetto), and so here:
+Perfetto):
 
 - Of two events of a thread that overlap by a nanosecond, Perfetto drops one. So all times are
   whole nanoseconds, rounded before anything is subtracted.
-- Perfetto takes a ``tid`` of 0, or one that equals a ``pid``, for the main thread of that process.
+- Perfetto treats a ``tid`` of 0, or one that equals a ``pid``, as the main thread of that process.
   So the program has its rank's ``pid`` as ``tid``, and every other thread a number of its own.
 - Perfetto draws a flow from the event that begins earlier to the later one, and a receive often
   begins before its send. So a flow ends in an event of its own, at the end of the receive.
@@ -101,7 +101,7 @@ def _operation(rank: int, thread: int, event: Ended) -> dict[str, Any]:
 
 
 def _nested_rows(events: list[Ended]) -> list[list[Ended]]:
-    """Put events into rows in which each two are apart or one within the other."""
+    """Put events into rows in which any two are disjoint or nested."""
     rows: list[tuple[list[Ended], list[float]]] = []  # events, ends of those still open
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         for row, ends in rows:
@@ -119,7 +119,7 @@ def _nested_rows(events: list[Ended]) -> list[list[Ended]]:
 def _flows(placed: dict[int, list[Placed]]) -> Iterator[dict[str, Any]]:
     """Join the n-th message of a rank to another with its n-th receive, tag by tag.
 
-    MPI keeps this order. Where a side is not recorded whole, the sizes tell.
+    MPI keeps this order. If one side is not recorded completely, the sizes decide.
     """
     sent, received = defaultdict(list), defaultdict(list)
     for rank, events in placed.items():
@@ -150,7 +150,7 @@ def _flow(
     send: Ended,
     receive: Ended,
 ) -> Iterator[dict[str, Any]]:
-    """Lead from the beginning of a send to the last nanosecond of its receive."""
+    """Draw a flow from the beginning of a send to the last nanosecond of its receive."""
     begin, first, last = map(_nanoseconds, (send.start, receive.start, receive.end))
     arrival = max(first, last - 1)
     if arrival < begin:  # by the residual of the clocks: such an arrow would go back in time

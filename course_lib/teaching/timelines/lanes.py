@@ -1,8 +1,8 @@
-"""Collects every rank's events and tells what each rank did at each moment.
+"""Collects every rank's events and works out what each rank did at each moment.
 
-A rank computes, computes while messages travel, sends, or waits. It waits where the program
-stands still for a receive or a collective, and sends where it stands still for a send.
-Everything else between its first and its last event is computing.
+A rank computes, computes while messages travel, sends, or waits. It waits while the program is
+blocked in a receive or a collective, and sends while it is blocked in a send. Everything else
+between its first and its last event is computing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CELL = re.compile(r"cell (\d+), line")
 
 
 class RankEvents(NamedTuple):
-    """What one rank hands over: its events, their clock's offset and its uncertainty (s)."""
+    """One rank's contribution: its events, their clock's offset and its uncertainty (s)."""
 
     rank: int
     events: list[Event]
@@ -44,7 +44,7 @@ class ProgramState(NamedTuple):
 
 @dataclass(frozen=True)
 class Lane:
-    """What one rank did.
+    """The activity of one rank.
 
     Attributes:
         rank: its number.

@@ -1,14 +1,15 @@
-"""Answers for the ranks on a host that is not the notebook's: the keeper has one on each.
+"""Represents the ranks on a host other than the notebook's; the keeper has one on each.
 
 The keeper starts it by ssh, and the connection's two ends are its standard input and output. So it
 needs no port and no key of its own, and notices the end of the keeper. It makes the cluster's
-runtime directory on its host, and leaves nothing of it there in the end.
+runtime directory on its host, and removes it completely in the end.
 
-It has a lease: if it has not heard from the keeper for so long, or their connection has ended, it
-ends all that the cluster has on its host. The keeper gives such a host up a little later, and ends
-the cluster: so never do two parts of one go on without each other.
+It has a lease: if it has not heard from the keeper for that long, or their connection has ended, it
+ends all of the cluster's processes on its host. The keeper gives up such a host a little later, and
+ends the cluster, so two parts of a cluster never go on without each other.
 
-They talk as :mod:`.exchange` says, except for the first line each way: settings, and who answers.
+They communicate as in :mod:`.exchange`, except for the first line each way: the settings, and the
+agent's identity.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from .runtime_dir import RuntimeDir, sweep_stale, tail
 log = logging.getLogger("agent")
 
 GREETING = "rank-by-rank agent"
-"""How the line begins that says who answers; a login script may have written something before."""
+"""The prefix of the line that identifies the agent; a login script may print before it."""
 
 _WATCH_INTERVAL_S = 0.1
 _LOOK_AT_ENGINES_EVERY_S = 0.5
 
 
 class Agent:
-    """Answers for the ranks of this host.
+    """Represents the ranks of this host.
 
     Args:
         directory: the cluster's runtime directory, the same path as on the keeper's host.
@@ -60,7 +61,7 @@ class Agent:
         self._politely = False
 
     async def run(self) -> None:
-        """Answer until the keeper says stop, or is gone."""
+        """Answer requests until the keeper stops the agent, or is gone."""
         server = await asyncio.start_unix_server(self._connected, self.directory.socket)
         self.directory.socket.chmod(0o600)
         listening = asyncio.create_task(self._listen())
@@ -83,9 +84,9 @@ class Agent:
         listening.cancel()
 
     def _end_alone(self, why: str) -> None:
-        """End the ranks, and this agent: what they did from now on would count for nobody."""
+        """End the ranks and this agent: no results from now on would be used."""
         log.error("%s: the ranks end", why)
-        self._keeper.tell("alone", why=why)  # so that nobody looks for another reason of the deaths
+        self._keeper.tell("alone", why=why)  # so that no other cause of the deaths is reported
         self._stop.set()
 
     async def _listen(self) -> None:
@@ -97,7 +98,7 @@ class Agent:
         if operation == "beat":
             reply(time.perf_counter())
         elif operation == "look":
-            # In a thread, as a rank in C code may take seconds to say where it is.
+            # In a thread, because a rank in C code may take seconds to report its position.
             reply(asyncio.to_thread(self._boards.look, **content))
         elif operation == "signal":
             self.ranks.signal(**content)
@@ -130,7 +131,7 @@ async def _serve() -> None:
     reader = asyncio.StreamReader(limit=LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     ours = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever prints here must not end up between the messages
+    os.dup2(2, 1)  # any output here must not end up between the messages
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, ours)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
     settings = json.loads(await reader.readline())

@@ -1,4 +1,4 @@
-"""What a cluster's ranks show, on whichever host they run, as plain data by the notebook's clock.
+"""The state of a cluster's ranks, on any host, as plain data by the notebook's clock.
 
 The boards of this host's ranks are read from memory. For other hosts the keeper asks their agents,
 which read the boards there by the same code. Neither needs the help of a rank, which may be stuck.
@@ -24,17 +24,17 @@ _TIMES = ("began", "moved", "start", "end", "waited_from")
 
 
 class RankView(NamedTuple):
-    """What a rank showed at one moment: all that a cell is judged by.
+    """The state of a rank at one moment: the only basis for judging a cell.
 
     Attributes:
         running: whether it runs a cell.
-        run: which run of a cell its latest is.
+        run: the identity of its latest run of a cell.
         began: when that began, 0 if it has run none.
-        lost: what that has lost of communication, 0 if nothing.
+        lost: the communication that this run has lost, 0 if none.
         wait: the number of the call of communication in which it waits; None if it does not.
         moved: when it last ended such a call, 0 if it never has.
         keeps_the_lock: whether C code keeps the interpreter's lock, and no signal reaches it.
-        waited: for how many seconds in all it could run but had no core; None if not known.
+        waited: seconds in all for which it could run but had no core; None if not known.
     """
 
     running: bool = False
@@ -48,7 +48,7 @@ class RankView(NamedTuple):
 
 
 Views = Mapping[int, RankView]
-"""What some ranks showed, by engine."""
+"""The states of some ranks, by engine."""
 
 
 class BoardsHere:
@@ -68,7 +68,8 @@ class BoardsHere:
 
         Args:
             question: ``"snapshot"``, ``"state"``, ``"stack"`` or ``"standstill"``.
-            offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
+            offset: the difference to add to this host's ``time.perf_counter()`` to get the
+                notebook's.
             arguments: those of the method of that name.
         """
         if question == "snapshot":
@@ -125,9 +126,9 @@ class Boards:
 
     Args:
         here: those of this host.
-        elsewhere: on which other host each engine is that is not on this one.
-        ask: called with a host, a question and its arguments by name, has the host answer it
-            (:meth:`BoardsHere.look`); None where that host is lost.
+        elsewhere: the host of each engine that is not on this one.
+        ask: called with a host, a question and its arguments by name; returns that host's answer
+            (:meth:`BoardsHere.look`), None if the host is lost.
     """
 
     def __init__(
@@ -151,11 +152,11 @@ class Boards:
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
         """Return what a rank is doing, for a report.
 
-        Each rank is asked for by itself. One in C code may take 2 s to say where it is, and several
-        of them would take longer than an agent has for its answer.
+        Each rank is queried separately. One in C code may take 2 s to report its position, and
+        several of them would take longer than an agent has for its answer.
 
         Args:
-            rank: what it is called now.
+            rank: its number now.
             number: its engine.
             members: the engine of each rank.
             alive: whether its process lives.
@@ -173,7 +174,7 @@ class Boards:
         return RankState.from_dict(found) if found else RankState(rank, visible=False, alive=alive)
 
     def renew_standstill(self) -> None:
-        """Have time stand still on all hosts: see :mod:`torch_mpi4py.board.standstill`."""
+        """Suspend deadlines on all hosts: see :mod:`torch_mpi4py.board.standstill`."""
         standstill.renew(self.here.boards.directory)
         for host in set(self.elsewhere.values()):
             self._ask(host=host, question="standstill")

@@ -1,9 +1,9 @@
-"""``breakpoint()`` in a cell, on the rank: IPython's pdb, whose lines come from the notebook.
+"""``breakpoint()`` in a cell, on the rank: IPython's pdb, which takes its input from the notebook.
 
-A rank that stops publishes what pdb says, as data of its cell. The notebook (:mod:`.prompt`) sends
-each line by ipyparallel's control channel, on which a thread of the rank listens while the main
-thread runs the cell; both go by way of the controller, so it doesn't matter on which host the rank
-is. Meanwhile time stands still for all deadlines (:mod:`torch_mpi4py.board.standstill`).
+A rank that stops publishes pdb's output as data of its cell. The notebook (:mod:`.prompt`) sends
+each line over ipyparallel's control channel, on which a thread of the rank listens while the main
+thread runs the cell; both go through the controller, so the rank may be on any host. Meanwhile all
+deadlines are suspended (:mod:`torch_mpi4py.board.standstill`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .rank_pdb import RankPdb
 from .tracebacks import CELL_FILE, BreakpointError
 
 REQUEST = "breakpoint_request"
-"""The type of the message with a line, or with a question how a word may go on."""
+"""The type of the message with a line, or with a request to complete a word."""
 KEY = "breakpoint"
-"""Where the data of a cell have a rank's latest stop: its number, what pdb says, the place."""
+"""The key in a cell's data for a rank's latest stop: its number, pdb's output, the place."""
 
 _PASSED_BY = ("IPython", "ipykernel", "ipyparallel", "ipyranks", "torch_mpi4py")
 _ATTENDED = "?"  # ends the name of a run
@@ -40,7 +40,7 @@ def attended(run: str) -> str:
 
 
 class Breakpoints(RankPdb):
-    """What stops this rank at breakpoints; one for all of its cells.
+    """Stops this rank at breakpoints; one object for all of its cells.
 
     Args:
         kernel: that runs them.
@@ -53,7 +53,7 @@ class Breakpoints(RankPdb):
         self._directory = directory
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
-        self._lines: queue.SimpleQueue[str] | None = None  # while it stands
+        self._lines: queue.SimpleQueue[str] | None = None  # while it is stopped
         self._at: FrameType | None = None
         self._place = ""
         self._left = ""  # the file of a cell, between two of its statements
@@ -92,12 +92,12 @@ class Breakpoints(RankPdb):
         self._traces, self._goes_on = bool(self.breaks), True
 
     def stop_here(self, frame: FrameType) -> bool:
-        """Whether to stop in a frame: not in what runs the cell, or its calls of communication."""
+        """Whether to stop in a frame: not in those that run the cell, or that communicate."""
         root = frame.f_globals.get("__name__", "").partition(".")[0]
         return root not in _PASSED_BY and super().stop_here(frame)
 
     def dispatch_return(self, frame: FrameType, arg: Any) -> Any:
-        """Stop no more once the user's code is left, but for the next statement of a cell.
+        """Stop no more once the user's code is left, except in the next statement of a cell.
 
         IPython compiles and runs each statement of a cell by itself.
         """
@@ -111,7 +111,7 @@ class Breakpoints(RankPdb):
         return self.trace_dispatch
 
     def dispatch_call(self, frame: FrameType, arg: Any) -> Any:
-        """Trace a call if something in it may stop, and between two statements only the next."""
+        """Trace a call if it may contain a stop, and between two statements only the next."""
         if not self._left:
             return super().dispatch_call(frame, arg)
         if (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", self._left):
@@ -122,7 +122,7 @@ class Breakpoints(RankPdb):
         return self.trace_dispatch
 
     def end_cell(self) -> None:
-        """Have nothing stop any more, until the next ``breakpoint()``."""
+        """Disable all stops until the next ``breakpoint()``."""
         if self.breaks:
             self.clear_all_breaks()
         if sys.gettrace() == self.trace_dispatch:
@@ -139,7 +139,7 @@ class Breakpoints(RankPdb):
             super().interaction(frame, tb_or_exc)
         finally:
             self._at = None
-        if self._goes_on:  # where no prompt may show it any more
+        if self._goes_on:  # when no prompt may show it any more
             sys.stdout.write(self.taken())
         if self._interrupted:
             self._traces = False
@@ -149,7 +149,7 @@ class Breakpoints(RankPdb):
     def _cmdloop(self) -> None:
         try:
             self.cmdloop()
-        except KeyboardInterrupt:  # which IPython's would swallow
+        except KeyboardInterrupt:  # which IPython's version would swallow
             self._interrupted = True
 
     def do_quit(self, arg: str) -> bool:
@@ -162,7 +162,7 @@ class Breakpoints(RankPdb):
     # ---- the notebook ----------------------------------------------------------------------
 
     def readline(self) -> str:
-        """Tell the notebook what pdb says, and wait for its next line."""
+        """Send pdb's output to the notebook, and wait for its next line."""
         from torch_mpi4py.board import standstill
         from torch_mpi4py.board.call_site import site_of
         from torch_mpi4py.log import heartbeat
@@ -185,7 +185,7 @@ class Breakpoints(RankPdb):
             heartbeat.go_on()
 
     def _listen(self, stream: Any, ident: Any, parent: dict) -> None:
-        """Take what the notebook sends; a thread of its own calls this."""
+        """Receive what the notebook sends; a separate thread calls this."""
         content, lines = parent["content"], self._lines
         reply: dict[str, Any] = {"status": "ok", "words": []}
         if "line" in content and lines is not None:

@@ -1,4 +1,4 @@
-"""Runs a cell on the ranks to its end, and frees them from one that does not end.
+"""Runs a cell on the ranks to its end, and frees them if it does not end.
 
 A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait for one that
 raised an error, or the stop button is pressed.
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _LOOK_AT_CORES_EVERY_S = 1.0
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
-_ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
+_ASK_EVERY_S = 0.5  # to ask the keeper whether the cluster still lives
 _LOOK_AT_WAITS_EVERY_S = 0.01
-_OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
+_OUTPUT_WITHIN_S = 8.0  # immediate, unless the machine stalls for moments
 _STILL_MOVES = (
     "All ranks were still exchanging messages, so none of them is stuck. Either a loop in the cell "
     "never ends, or the cell needs more time."
@@ -64,7 +64,7 @@ def new_run(is_awaited: bool = True) -> str:
 
 
 class Cell:
-    """What some ranks run, from its start until they have left it.
+    """A cell on some ranks, from its start until they have left it.
 
     Args:
         cluster: where it runs.
@@ -74,9 +74,8 @@ class Cell:
 
     Attributes:
         ranks: where it runs, as the children of ``result``.
-        output: what the ranks have printed and shown so far.
-        end: why the waiting was over: ``"done"``, ``"limit"``, ``"in vain"`` or
-            ``"interrupted"``.
+        output: the ranks' output so far.
+        end: why the wait ended: ``"done"``, ``"limit"``, ``"in vain"`` or ``"interrupted"``.
         result: its ``AsyncResult``.
         late: the ranks that had not ended it by themselves.
         stuck: those of them that could not be freed.
@@ -164,7 +163,7 @@ class Cell:
         self.result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
 
     def outcome(self) -> tuple[list[RankFailure], list[int]]:
-        """Who failed and who finished, of the ranks that have ended the cell."""
+        """The failures and successes among the ranks that have ended the cell."""
         failures, finished = [], []
         for rank, answer in self.answers().items():
             if getattr(answer, "ename", "") == DIED:
@@ -179,7 +178,7 @@ class Cell:
         return failures, finished
 
     def answers(self) -> dict[int, object]:
-        """What came back from the ranks that have ended it; of an error the exception."""
+        """The results of the ranks that have ended it; for an error the exception."""
         pairs = zip(self.ranks, self.result._children, strict=True)
         return {rank: child.result() for rank, child in pairs if child.done()}
 
@@ -212,7 +211,7 @@ class Cell:
                 return "limit"
 
     def _answer_breakpoints(self, live: bool) -> bool:
-        """Ask what ranks that stand at a breakpoint are to do; return whether one has died."""
+        """Prompt for ranks that are stopped at a breakpoint; return whether one has died."""
         began = time.perf_counter()
         if live:
             self.output.show_live(progress=False)
@@ -222,18 +221,18 @@ class Cell:
         return someone_died
 
     def _look(self) -> Views:
-        """What its ranks show now."""
+        """The state of its ranks now."""
         return self._cluster.boards.snapshot(self.result._targets)
 
     def _over_at(self, within: float = 0.0) -> float:
-        """When the limit will have passed; only a bound where that is not ``within`` so long."""
+        """When the limit will have passed; only a bound if that is not ``within`` this time."""
         soonest = self._watch.soonest
         if time.perf_counter() + within < soonest:
             return soonest
         return self._watch.over_at(self._look(), unfinished(self.result))
 
     def _still_moves(self) -> bool:
-        """Whether each wait of now is soon over: then it does not matter who waits for whom."""
+        """Whether each present wait is soon over: then it does not matter who waits for whom."""
         waits = ShortWaits(time.perf_counter())
         while (found := waits.are_over(time.perf_counter(), self._look())) is None:
             if self.result.wait(_LOOK_AT_WAITS_EVERY_S):
@@ -241,7 +240,7 @@ class Cell:
         return found
 
     def _in_vain(self, now: float) -> bool:
-        """Whether a rank has failed and all that go on wait for something that does not come."""
+        """Whether a rank has failed and all others wait for something that never comes."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
         late = unfinished(self.result)
         if not failed or not late:

@@ -25,8 +25,8 @@ class Cluster(Connection):
     Attributes:
         n: number of ranks.
         ids: the ranks, ``[0, ..., n - 1]``.
-        engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
-            :meth:`shrink` gives the others new numbers.
+        engine_ids: ipyparallel's number of each rank's engine: equal to the rank until a rank dies
+            and :meth:`shrink` gives the others new numbers.
         ranks: a :class:`~ipyranks.rank_table.Rank` for each rank.
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
@@ -34,7 +34,7 @@ class Cluster(Connection):
     """
 
     current: Cluster | None = None
-    """The cluster that this notebook's cells run on."""
+    """The cluster on which this notebook's cells run."""
 
     def __init__(self, keeper: NotebookClient, settings: dict[str, Any]):
         super().__init__(keeper)
@@ -80,7 +80,7 @@ class Cluster(Connection):
 
         Args:
             stacks: also ask each rank that runs a cell for the Python stack of its main thread.
-                One that does not answer because it gets no core is waited for, up to 2 s.
+                A rank that does not answer because it has no core gets up to 2 s.
 
         Raises:
             ClusterError: if the cluster has ended.
@@ -90,7 +90,7 @@ class Cluster(Connection):
         return Whereabouts(report, {rank: self.boards.stack(engines[rank]) for rank in busy})
 
     def after_a_death(self) -> str:
-        """What can be done after a rank has died."""
+        """The options after a rank has died."""
         if self.survives_deaths:
             return (
                 "cluster.shrink() continues with the other ranks and their variables; "

@@ -1,4 +1,4 @@
-"""Completes, when Tab is pressed in a ``%%px`` cell, names that the lowest living rank knows."""
+"""Completes names in a ``%%px`` cell on Tab, from those that the lowest living rank knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WITHIN_S = 0.5
 
 @context_matcher(identifier="ipyranks")
 def complete_on_ranks(context: Any) -> dict[str, Any]:
-    """Complete what is typed by asking a rank of the cluster of the moment."""
+    """Complete the input by asking a rank of the current cluster."""
     found = _ask(Cluster.current, context.token) if _is_parallel(context) else []
     completions = [SimpleCompletion(text=text, type="engine") for text in found]
     return {"completions": completions, "suppress": False}
@@ -33,5 +33,5 @@ def _ask(cluster: Cluster | None, token: str) -> list[str]:
     if not living:
         return []
     asked = client[living[0]].apply_async(complete, token)
-    # What a rank raises, or its death, is no answer: it would be printed while somebody types.
+    # An error on a rank, or its death, must not be printed while the user types.
     return asked.get() if asked.wait(_WITHIN_S) and asked.successful() else []

@@ -1,4 +1,4 @@
-"""What a notebook holds on to: the keeper, the engines, and ipyparallel's client of them.
+"""A notebook's connection to the keeper and the engines, with ipyparallel's client of them.
 
 The cluster itself lives in processes of its own (:mod:`.keeper`).
 """
@@ -24,7 +24,7 @@ from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable
 
 _POLL_S = 0.02
-_ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many people start at once
+_ALL_KNOWN_WITHIN_S = 120.0  # within a second, unless many people start at once
 _ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
 _DEATH_NOTED_WITHIN_S = 15.0
 _NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, unless the machine is busy
@@ -34,8 +34,8 @@ class Client(ipp.Client):
     """ipyparallel's client, for which an engine that has left the cluster is no ``KeyError``.
 
     Attributes:
-        explain: called where an engine is asked that the controller no longer has; raises what is
-            known of the cluster.
+        explain: called if a request names an engine that the controller no longer has; raises an
+            error with what is known of the cluster.
     """
 
     explain: Callable[[], None]
@@ -114,7 +114,7 @@ class Connection:
         return self.ranks[0].survives_deaths
 
     def status(self) -> dict:
-        """What the keeper says: ``state``, ``dead`` (list of ranks), ``progress``, ``pid``.
+        """The keeper's status: ``state``, ``dead`` (list of ranks), ``progress``, ``pid``.
 
         Raises:
             ClusterError: if the cluster has ended; the message says why.
@@ -137,7 +137,7 @@ class Connection:
             )
 
     def users_names(self) -> dict[int, list[str] | None]:
-        """The user's names on each rank; None where nobody answers."""
+        """The user's names on each rank; None for a rank that does not answer."""
         dead = self.status()["dead"]
         idle = [rank for rank in self.ids if rank not in {*dead, *self.busy(self.ids)}]
         names: dict[int, list[str] | None] = dict.fromkeys(self.ids)
@@ -158,7 +158,7 @@ class Connection:
         return [rank for rank, view in zip(ranks, views, strict=True) if view.running]
 
     def report(self) -> HangReport:
-        """What every rank is doing now, or was doing in the last cell; possible at any time."""
+        """The activity of every rank now, or in the last cell; possible at any time."""
         dead, members = self.status()["dead"], self.who.engines
         return HangReport.of(
             self.boards.state(rank, engine, members, rank not in dead)
@@ -184,8 +184,8 @@ class Connection:
     def kill(self, rank: int) -> None:
         """End the process of a rank at once (``kill -9``), whatever it is doing.
 
-        For a rank that is stuck in code which cannot be interrupted, and to see what a death
-        does. The others live on where the MPI can do that; see :meth:`shrink`.
+        For a rank that is stuck in uninterruptible code, and to see the effect of a death. The
+        others live on where the MPI can do that; see :meth:`shrink`.
         """
         self._killed.add(self.who.engine_of(rank))
         self.signal(signal.SIGKILL, [rank])
@@ -207,7 +207,7 @@ class Connection:
             self.client.close(linger=0)
 
     def renumber(self, members: list[int]) -> None:
-        """Go on with some of the ranks, given by their engines; the others have died."""
+        """Continue with some of the ranks, given by their engines; the others have died."""
         self.who = RankTable(members, self.keeper.ask("shrunk", members=members)["descriptions"])
         self._make_view()
 
@@ -216,7 +216,7 @@ class Connection:
         self.view.block = True
 
     def view_on_all(self) -> ipp.DirectView:
-        """A view on all ranks, whatever ``%pxconfig --targets`` has made of the notebook's."""
+        """A view of all ranks, whatever ``%pxconfig --targets`` has set for the notebook's."""
         return self.client.direct_view(self.who.engines)
 
     def _client_of_all(self) -> ipp.Client:
@@ -240,6 +240,6 @@ class Connection:
             except TimeoutError as error:
                 client.close(linger=0)
                 patience *= 2
-                self.status()  # who has ended is not waited for
+                self.status()  # no wait for engines that have ended
                 if time.monotonic() > deadline:
                     raise ClusterError(f"not all engines have registered: {error}") from None

@@ -25,8 +25,8 @@ from .runtime_dir import RuntimeDir
 _BEAT_MS = 200
 
 
-# Below the ranges from which Linux and macOS hand out ports to anybody who asks for one, so
-# that no other program gets a port between our choosing it and ipyparallel's binding it.
+# Below the ranges from which Linux and macOS assign ports on request, so that no other program gets
+# a port between our choosing it and ipyparallel's binding it.
 _PORTS = range(10_240, 32_768)
 LOOPBACK = "127.0.0.1"
 
@@ -52,11 +52,12 @@ class Controller(IPController):
         self.heartmonitor_process: Any = _HeartMonitorThread(
             target=start_heartmonitor, kwargs=arguments, name="heartmonitor", daemon=True
         )
-        # An engine may wait for a core longer than the hub waits for its first beat; whether a
-        # start has failed, the keeper decides.
+        # An engine may wait for a core longer than the hub waits for its first beat; the keeper
+        # decides whether a start has failed.
         self.hub._purge_stalled_registration = lambda heart: None
-        # And which engine lives: one whose heart stops, after 10 beats by default, may only stand
-        # still (a machine that sleeps, a paused container), and go on with all of its variables.
+        # It also decides which engines live: one whose heart stops, after 10 beats by default, may
+        # only be suspended (a machine that sleeps, a paused container), and continue with all of
+        # its variables.
         self.hub.handle_stopped_heart = lambda heart: None
 
 
@@ -64,7 +65,7 @@ _given_out: set[int] = set()
 
 
 def free_port(address: str = LOOPBACK) -> int:
-    """A port of an address of ours that nobody uses; never the same twice."""
+    """An unused port of an address of ours; never the same twice."""
     for port in random.SystemRandom().sample(_PORTS, k=1000):
         with socket.socket() as trial:
             try:

@@ -1,4 +1,4 @@
-"""How long processes have waited for a core, as far as the system tells, and what follows of it.
+"""Measures how long processes have waited for a core, and discounts those waits.
 
 A start, or a cell, that waits for a core needs longer; one that is stuck does not.
 """
@@ -10,18 +10,18 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-_A_STEP_GIVES = 0.5  # of the usual time of a start, should that be over sooner
+_A_STEP_GIVES = 0.5  # of the usual time of a start, if that is shorter
 _CROWDED = 0.5  # waits for a core for more than half of the time
 
 WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()
-"""Whether :func:`waited` knows anything on this system; Linux tells."""
+"""Whether :func:`waited` works on this system, as it does on Linux."""
 
 
 def waited(pid: int) -> float | None:
-    """Return for how many seconds in all a process's main thread could run but had no core.
+    """Return how many seconds in all a process's main thread could run but had no core.
 
-    None if the process has ended or nobody knows. Where a group of processes has a limit of its
-    own, as in a container, what they wait because of that counts too.
+    None if the process has ended or this is unknown. If a group of processes has a limit of its
+    own, as in a container, waits because of that count too.
     """
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
@@ -29,21 +29,21 @@ def waited(pid: int) -> float | None:
 
 
 def waits(processes: Iterable[int]) -> dict[int, float]:
-    """Return :func:`waited` of those processes of which it is known, by process."""
+    """Return :func:`waited` by process, for the processes for which it is known."""
     return {pid: seconds for pid in processes if (seconds := waited(pid)) is not None}
 
 
 class OwnTime:
-    """Counts the time of a piece of work, but not what it waits for a core.
+    """Counts the time of a piece of work, without its waits for a core.
 
     Args:
         began: when the work began, in seconds of the clock that ``now`` is from.
-        least: what share of the time it has to wait before that does not count.
+        least: the share of the time it has to wait before waits are discounted.
 
     Attributes:
         began: the same.
         seconds: the time that counts, up to the latest look.
-        share: what share of its time it waited for a core between the latest two looks.
+        share: the share of its time that it waited for a core between the latest two looks.
     """
 
     def __init__(self, began: float, least: float = 0.0) -> None:
@@ -61,9 +61,9 @@ class OwnTime:
 
         Args:
             now: the present time.
-            waits: for how many seconds in all each of those that do the work has waited for a core.
-            needed: those of them for which the work waits now, by default all. The longest wait
-                of one of them counts.
+            waits: how many seconds in all each working process has waited for a core.
+            needed: those that the work waits for now, by default all. The longest wait among them
+                counts.
         """
         before, passed = self._waits, now - self._looked
         self._looked, self._waits = now, waits
@@ -79,7 +79,7 @@ class OwnTime:
             self.count(passed, min(longest / passed, 1.0))
 
     def count(self, passed: float, share: float) -> None:
-        """Count some seconds, for a share of which it waited for a core."""
+        """Count some seconds, of which a share was spent waiting for a core."""
         self.share = share
         self.seconds += passed * (1 - share) if share >= self._least else passed
 
@@ -89,7 +89,7 @@ class OwnTime:
 
 
 class StartClock(OwnTime):
-    """The time a start has taken, and how much of it was its own.
+    """The time that a start has taken, and its own share of that time.
 
     A start is some seconds of work. Where many people start at once far more processes want to run
     than there are cores, and the same work takes minutes with nothing wrong. So the deadline is for
@@ -105,7 +105,7 @@ class StartClock(OwnTime):
     def __init__(self, began: float, usual: float, most: float) -> None:
         super().__init__(began)
         self._usual, self._most = usual, most
-        self._stepped = 0.0  # what of its own time had passed at the latest step
+        self._stepped = 0.0  # the own time that had passed at the latest step
 
     @property
     def crowded(self) -> bool:
@@ -133,6 +133,6 @@ class StartClock(OwnTime):
 
 
 def _share_by_load() -> float:
-    """What share of its time a process waits for a core, where only the load is known."""
+    """The share of its time that a process waits for a core, if only the load is known."""
     wanted = os.getloadavg()[0] / (os.cpu_count() or 1)
     return 1 - 1 / max(1.0, wanted)

@@ -30,7 +30,7 @@ from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-# Longer than a start may take: the keeper ends it, and says why.
+# Longer than a start may take: the keeper ends it and reports why.
 _PATIENCE_S = 3600
 
 
@@ -65,14 +65,14 @@ def _run(stopping: threading.Event) -> None:
 
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    # torch.profiler tells each start and stop on stderr, where a cell shows what went wrong.
+    # torch.profiler reports each start and stop on stderr, which a cell shows as errors.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     keeper.tell(rank, "started MPI")
     app = _engine_class().instance()
     app.keeper = keeper
     app.stopping = stopping
-    # Taken out now that the board is made: what a cell starts is not this rank, and would put a
-    # board of its own in the place of this rank's.
+    # Removed now that the board is made: a program that a cell starts is not this rank, and would
+    # replace this rank's board with its own.
     app.events = Path(os.environ.pop("TORCH_MPI4PY_EVENTS_DIR"))
     app.initialize(
         [
@@ -82,7 +82,7 @@ def _run(stopping: threading.Event) -> None:
             "--IPEngine.init_mpi=",
             "--IPEngine.enable_nanny=False",
             f"--IPEngine.timeout={_PATIENCE_S}",
-            # A controller that stands still is no reason to end; whether it lives, the keeper sees.
+            # A suspended controller is no reason to end; the keeper checks whether it lives.
             "--IPEngine.max_heartbeat_misses=0",
             "--HistoryManager.enabled=False",
             f"--IPEngine.wait_for_url_file={_PATIENCE_S}",
@@ -92,7 +92,7 @@ def _run(stopping: threading.Event) -> None:
 
 
 def _advise() -> None:
-    """Have the backend's errors name what a notebook has for a failure."""
+    """Have the backend's errors name the notebook's remedies for a failure."""
     from torch_mpi4py.core import advice
 
     advice.START_AGAIN = (
@@ -146,7 +146,7 @@ def _engine_class() -> Any:
             explain_exits(shell)
             stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
-            # A large send of another rank can only be ended with the help of this one.
+            # A large send of another rank can only end with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
             heartbeat.runs_cells()
             deadlines.watch()  # whose thread is the heart
@@ -159,7 +159,7 @@ def _engine_class() -> Any:
 
 
 def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
-    """Do what belongs to every cell: number it, show that it runs, and how it ends."""
+    """Wrap every cell: number it, and show that it runs and how it ends."""
     from torch_mpi4py.log import heartbeat
 
     execute, engine = kernel.do_execute, os.getpid()

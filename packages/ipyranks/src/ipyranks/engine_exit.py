@@ -1,8 +1,8 @@
-"""How an engine may end, and what then happens to the processes it has forked.
+"""Controls how an engine may end, and the processes that it has forked.
 
 An engine that ends unasked dies by a signal: Open MPI reports a death by a signal to the other
-ranks, but not an exit with another status than 0, for which they would wait indefinitely. And
-``exit()`` is no way to end a cell: the rank's variables would be lost.
+ranks, but not an exit with a nonzero status, after which they would wait indefinitely. ``exit()``
+must not end a rank from a cell either, because its variables would be lost.
 
 The workers of a DataLoader, and other forks of multiprocessing, begin with copies of the engine's
 connections and signal handlers, and so would hide the engine's end. They drop those copies, and end
@@ -34,7 +34,7 @@ _INSTEAD = (
 
 @contextlib.contextmanager
 def as_a_death(told_to_stop: Callable[[], bool]) -> Iterator[None]:
-    """Make every end of this process but a signal's one by SIGKILL; not of what it forks.
+    """Turn every end of this process, except by a signal, into one by SIGKILL; forks excluded.
 
     Args:
         told_to_stop: whether the cluster stops; then the end is as usual.
@@ -77,7 +77,7 @@ def end_with_parent(parent: int) -> None:
 
 
 class NoExit(IPyAutocall):
-    """What ``exit`` and ``quit`` mean on a rank: IPython's would end it without a word."""
+    """The ``exit`` and ``quit`` of a rank: IPython's would end it silently."""
 
     rewrite = False
 
@@ -86,7 +86,7 @@ class NoExit(IPyAutocall):
 
 
 def explain_exits(shell: Any) -> None:
-    """Give ``exit`` and ``quit`` in cells their meaning on a rank."""
+    """Replace ``exit`` and ``quit`` in cells on a rank."""
     names = {"exit": NoExit(), "quit": NoExit()}
     shell.user_ns.update(names)
     shell.user_ns_hidden.update(names)
@@ -98,10 +98,10 @@ def explain_exits(shell: Any) -> None:
 
 
 def look_after_children(let_go: Callable[[], None], stop_handler: Callable) -> None:
-    """Prepare this process for what it will fork.
+    """Prepare this process for its future forks.
 
     Args:
-        let_go: called in every child, closes what is the parent's alone.
+        let_go: called in every child, closes the parent's own connections.
         stop_handler: of SIGTERM here; a child ends by that signal.
     """
     forking = threading.local()
@@ -120,8 +120,8 @@ def look_after_children(let_go: Callable[[], None], stop_handler: Callable) -> N
         if signal.getsignal(signal.SIGTERM) == stop_handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
-        # Linux takes the end of the thread that forked for the end of the parent. What another
-        # thread has forked the keeper ends when it stops the cluster.
+        # Linux treats the end of the forking thread as the end of the parent. The keeper ends the
+        # forks of other threads when it stops the cluster.
         if forking.in_main_thread:
             end_with_parent(forking.pid)
 
@@ -129,7 +129,7 @@ def look_after_children(let_go: Callable[[], None], stop_handler: Callable) -> N
 
 
 def end_forked_child(engine: int, reply: dict) -> None:
-    """At the end of a cell, end this process if ``os.fork()`` has made it in the cell.
+    """At the end of a cell, end this process if ``os.fork()`` made it in the cell.
 
     IPython catches even ``SystemExit``, so the child would go on as a second engine.
 

@@ -40,7 +40,7 @@ class ClusterError(RuntimeError):
     """The cluster cannot do what was asked; the message says why and what to do."""
 
     def _render_traceback_(self) -> list[str]:
-        """In a notebook the message is all there is to know: our own frames are left out."""
+        """A notebook shows only the message, without our own frames."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -66,7 +66,7 @@ class RankFailure:
 
     @classmethod
     def death(cls, rank: int, advice: str) -> RankFailure:
-        """The failure of a rank whose process has ended, with what can be done now."""
+        """The failure of a rank whose process has ended, with the remedies."""
         return cls(rank, DIED, f"{_ON_DEATH}. {WHY_DEAD} {advice}")
 
     @property
@@ -131,7 +131,7 @@ class RemoteCellError(error.RemoteError):
         return lines
 
     def _fate(self, failure: RankFailure) -> str:
-        """What became of a rank: of one that was freed, also what it waited for."""
+        """The fate of a rank; for one that was freed, also the operation that it waited for."""
         if self.report is not None and failure.ename in LEFT_IN_VAIN:
             state = self.report.ranks[failure.rank]
             if state.state == "waiting":

@@ -2,7 +2,7 @@
 
 A message has an operation, ``op``, and its arguments. A request also has an ``id``, which its
 answer repeats beside ``answer``. Either side may ask. Standard library only: an import that fails
-before the connection is made could be reported to nobody.
+before the connection is made could not be reported.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class KeeperClient:
         threading.Thread(target=self._watch, name="keeper client", daemon=True).start()
 
     def tell(self, number: int, stage: str, description: dict[str, Any] | None = None) -> None:
-        """Say how far the start of this engine has got, and at its end what it is."""
+        """Report how far the start of this engine has got, and at its end its description."""
         said = {"number": number, "pid": os.getpid(), "stage": stage, "description": description}
         self._socket.sendall(encoded(op="engine", **said))
 

@@ -1,6 +1,6 @@
-"""The keeper's connection to the agent of another host, and what becomes of a host that is lost.
+"""The keeper's connection to the agent of another host, and the handling of a lost host.
 
-It goes through ssh, which encrypts it and knows who is who, or in a job through Slurm's srun.
+It goes through ssh, which encrypts and authenticates it, or in a job through Slurm's srun.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, tail
 log = logging.getLogger("host")
 
 LEASE_S = 3.5
-"""An agent that has heard nothing for so long ends its ranks."""
+"""An agent that has heard nothing for this time ends its ranks."""
 _LOST_AFTER_S = 4.5  # without an answer; by then the lease is over
 _BEAT_EVERY_S = 0.5
 _HELLO_WITHIN_S = 60.0
@@ -38,11 +38,11 @@ class HostLink:
 
     Args:
         host: its name.
-        reach: makes of a host and a command the command that runs it there.
+        reach: returns the command that runs a given command on a given host.
         directory: the cluster's.
-        news: called with the operation of what it tells by itself, the host, and the rest by name.
-        lost: called with the host and the reason, once, if the agent ends unasked or is not heard
-            any more.
+        news: called for each unsolicited message with its operation, the host, and the rest by
+            name.
+        lost: called once, with the host and the reason, if the agent ends unasked or falls silent.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HostLink:
         self._tasks: list[asyncio.Task] = []
 
     async def open(self) -> dict[str, Any]:
-        """Start the agent; return what it says of its host.
+        """Start the agent; return its description of its host.
 
         Raises:
             HostError: if there is no agent within 60 s, or it cannot work there.
@@ -145,7 +145,7 @@ class HostLink:
         self._channel.tell(operation, **content)
 
     async def ask(self, question: str, **arguments: Any) -> Any:
-        """What its ranks show (:meth:`.BoardsHere.look`); None if no answer comes."""
+        """The state of its ranks (:meth:`.BoardsHere.look`); None if no answer comes."""
         if self.is_lost or self._stopping:
             return None
         answer = self._channel.ask("look", question=question, offset=self._offset, **arguments)
@@ -165,7 +165,7 @@ class HostLink:
             self._news(operation, self.host, **content)
 
     async def _beat(self) -> None:
-        """Keep the lease, find out what the agent's clock shows, and whether it lives."""
+        """Keep the lease, measure the agent's clock, and check that it lives."""
         while self._process.returncode is None:
             asked = partial(self._note_time, time.perf_counter())
             self._channel.ask("beat").add_done_callback(asked)
@@ -179,7 +179,7 @@ class HostLink:
 
     def _note_time(self, sent: float, told: asyncio.Future) -> None:
         now = time.perf_counter()
-        # Of the quickest answer it is best known when it was given.
+        # The quickest answer has the most certain time.
         if told.result() is not None and now - sent < self._shortest:
             self._shortest = now - sent
             self._offset = (sent + now) / 2 - told.result()
@@ -198,7 +198,7 @@ class HostLink:
         if not hasattr(self, "_process"):
             return
         self._stopping = True
-        if not self._is_open:  # it has made nothing there, and ends with its connection
+        if not self._is_open:  # it has created nothing there, and ends with its connection
             if self._process.returncode is None:
                 self._process.kill()
             return
@@ -220,7 +220,7 @@ class HostLink:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """End by a second connection what is left on the host, if it can be reached."""
+        """End what is left on the host through a second connection, if it can be reached."""
         sweeper = await self._run("-m", "ipyranks.agent", "--sweep", str(self._directory.path))
         try:
             await asyncio.wait_for(sweeper.wait(), _SWEPT_WITHIN_S)

@@ -1,4 +1,4 @@
-"""The hosts on which the ranks of a cluster run, and how a program is started on another of them.
+"""The hosts of a cluster's ranks, and how to start a program on another host.
 
 ``"node1:4,node2:4"``, or a file with a line for each host, as mpiexec takes it.
 """
@@ -33,7 +33,7 @@ _SSH_OPTIONS = (
     _BY_HAND,
     "-oConnectTimeout=10",
     "-oLogLevel=ERROR",
-    # Standard input and output are those of the command, and nothing but it runs.
+    # Standard input and output are those of the command, and nothing else runs.
     "-oRequestTTY=no",
     "-oRemoteCommand=none",
     "-oSessionType=default",
@@ -41,7 +41,7 @@ _SSH_OPTIONS = (
     "-oForkAfterAuthentication=no",
     "-oPermitLocalCommand=no",
     # It lives as long as we want: the agents' lease decides when a host is lost, and mpiexec ends
-    # all ranks once the connection to a daemon of its own has ended. (Debian's ssh would give up
+    # all ranks once the connection to one of its own daemons has ended. (Debian's ssh would give up
     # after 15 minutes of silence.)
     "-oServerAliveInterval=0",
     "-oChannelTimeout=none",
@@ -60,7 +60,7 @@ class HostError(RuntimeError):
 
 
 def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
-    """Return the hosts with how many ranks each may hold.
+    """Return the hosts, with the number of ranks that each may hold.
 
     Args:
         said: ``"node1:4,node2:4"``, or the path of a hostfile, whose lines are ``node1:4`` or
@@ -72,7 +72,7 @@ def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
     if not isinstance(said, str | os.PathLike):
         raise ValueError(f"hosts: {said!r} is neither a string nor a path; {_ADVICE}")
     text = os.fspath(said)
-    # A list of hosts holds no separator of folders, and a hostfile's name hardly a colon.
+    # A list of hosts contains no path separator, and a hostfile's name hardly ever a colon.
     is_path = "/" in text or os.path.isfile(text)
     entries = _lines_of(Path(text).expanduser()) if is_path else text.split(",")
     hosts: dict[str, int] = {}
@@ -90,7 +90,7 @@ def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def filled(hosts: dict[str, int], n: int) -> dict[str, int]:
-    """On which host how many of ``n`` ranks run: each is filled before the next one is used."""
+    """How many of ``n`` ranks run on each host: each is filled before the next one is used."""
     found = {}
     for host, slots in hosts.items():
         if n > 0:
@@ -117,7 +117,7 @@ def is_here(host: str) -> bool:
     except OSError:
         return False  # ssh may know a name that the system does not
     ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
-    # Debian has a host's own name stand for 127.0.1.1, which no interface has.
+    # Debian maps a host's own name to 127.0.1.1, which no interface has.
     return any(address in ours or ipaddress.ip_address(address).is_loopback for address in found)
 
 
@@ -131,12 +131,12 @@ def by_ssh(host: str, command: list[str]) -> list[str]:
 
 
 def to_try(command: Sequence[str]) -> str:
-    """What a person types to see whether a command as :func:`by_ssh` makes it works."""
+    """The command to type to see whether a command from :func:`by_ssh` works."""
     return shlex.join(word for word in command if word == _BY_HAND or word not in _SSH_OPTIONS)
 
 
 def ssh_of_mpiexec(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that make the ssh which mpiexec calls ours, with its own options behind.
+    """The variables that make mpiexec call our ssh, followed by its own options.
 
     PRRTE hands a variable on to its daemons only up to the second ``=``, which matters where
     daemons start others (more than 64 hosts).
@@ -164,7 +164,7 @@ def address_towards(host: str, connection: str, ours: Collection[IPv4Interface])
     Args:
         host: the other one.
         connection: its ``SSH_CONNECTION``; without one, or if that has addresses of IPv6, the
-            system is asked which way it takes.
+            system's route is used.
         ours: as :func:`interfaces` returns them.
 
     Raises:
@@ -181,7 +181,7 @@ def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> 
 
     Args:
         address: to be returned.
-        whose: who says so, in words.
+        whose: the source of the address, in words.
         ours: as :func:`interfaces` returns them.
 
     Raises:
@@ -196,7 +196,7 @@ def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> 
 
 
 def _way_to(name: str) -> str:
-    """The address from which this host would send to another; empty if that has none of IPv4."""
+    """The address from which this host would send to another; empty if that has no IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         try:
             trial.connect((name, 9))  # sends nothing
@@ -224,5 +224,5 @@ def common_network(
 
 
 def versions() -> dict[str, str]:
-    """The versions of what has to be the same on every host, without importing any of it."""
+    """The versions of the packages that must match on every host, without importing them."""
     return of_the_backend.versions("rank-by-rank", "ipyparallel")

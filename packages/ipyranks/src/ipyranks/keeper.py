@@ -1,14 +1,14 @@
-"""The process behind a cluster: it starts controller and engines, watches them, and ends them.
+"""The process behind a cluster: it starts, watches and ends the controller and the engines.
 
 ``python -m ipyranks.keeper CONFIG`` runs in a session of its own, so neither a
 restart nor the death of the notebook's kernel takes it along. It listens on a Unix socket:
 
-- the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
-  within the grace time, everything is stopped and every trace removed;
+- the owner (a kernel) holds a connection; when that breaks and no kernel adopts the cluster within
+  the grace time, everything is stopped and every trace removed;
 - engines and controller hold one each; they end when the keeper does.
 
-On other hosts agents answer for the ranks (:mod:`.host_link`). How all of them talk says
-:mod:`.exchange`.
+On other hosts agents represent the ranks (:mod:`.host_link`). :mod:`.exchange` defines how all of
+them communicate.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOOK_AT_ENGINES_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_FOR_FILE_EVERY_S = 0.05
-# The stages of an engine's start, and how to say that a rank has passed them.
+# The stages of an engine's start, and the words for a rank that has passed them.
 _STAGES = {
     "not started": "",
     "started": "have started",
@@ -72,13 +72,13 @@ _TELL_FOR_S = 2.0  # once all ranks have ended: which have died, to kernels that
 
 @dataclass
 class KnownEngine:
-    """What is known of an engine.
+    """The keeper's knowledge of an engine.
 
     Attributes:
         pid: its process.
-        host: the host whose agent answers for it; empty if it is this one.
+        host: the host whose agent represents it; empty if it is this one.
         stage: how far its own start has got.
-        description: what it says of itself once it is registered.
+        description: its description of itself once it is registered.
         lives: whether it has not ended.
         last_words: the last lines of its log, if it has ended on another host.
     """
@@ -101,8 +101,8 @@ class Keeper:
         owner_pid: that process.
         grace: seconds to wait for another owner once the connection is gone.
         within: seconds until a start counts as failed: of its own time, and in any case.
-        hosts: how many ranks run on which host; None if all run here.
-        slurm: how to ask Slurm for hosts, None if it is not to be asked; empty in its own job.
+        hosts: how many ranks run on each host; None if all run here.
+        slurm: how to ask Slurm for hosts, None without Slurm; empty in its own job.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Keeper:
         self._controller: subprocess.Popen | None = None
         self._mpiexec: subprocess.Popen | None = None
         self._looked_at_engines = 0.0
-        self._ranks_over: float | None = None  # since when there is nobody left to run cells
+        self._ranks_over: float | None = None  # since when there has been no owner to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
         self._owner_pid: int | None = owner_pid
         self._owner: Channel | None = None
@@ -302,7 +302,7 @@ class Keeper:
         now = time.monotonic()
         if self._owner_pid is not None and living(self._owner_pid) is None:
             self._orphan()
-        # Before it is ready nobody has used it.
+        # Before it is ready, nothing has used it.
         grace = 0 if self.state in ("queued", "starting") else self.grace
         if self._orphaned_at is not None and now - self._orphaned_at >= grace:
             log.info("no notebook took over the cluster within %s s", grace)
@@ -318,7 +318,7 @@ class Keeper:
         if self._controller is None or self._mpiexec is None:
             return  # the other hosts are still being reached
         if self._controller.poll() is not None:
-            # Once it has come up its log is full of what went well.
+            # Once it has come up, its log is full of successes.
             lines = "" if ready else tail(self.directory.logs / "controller.log")
             self._fail("the controller ended", lines)
         elif self._mpiexec.poll() is not None:
@@ -327,7 +327,7 @@ class Keeper:
             self._ranks_have_ended("all ranks have ended", now)
 
     def _watch_the_clock(self, now: float) -> None:
-        """End a start that has failed by taking too long."""
+        """End a start that has taken too long."""
         clock = self._clock
         if now - self._looked_at_clock >= _LOOK_AT_CLOCK_EVERY_S:
             self._looked_at_clock = now
@@ -339,7 +339,7 @@ class Keeper:
             self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
 
     def _ranks_have_ended(self, how: str, now: float) -> None:
-        """Give the notebook time to hear of the deaths of all ranks before the cluster ends."""
+        """Give the notebook time to learn of the deaths of all ranks before the cluster ends."""
         if self._ranks_over is None:
             self._ranks_over = now
         if self.state == "starting" or now - self._ranks_over >= _TELL_FOR_S:
@@ -353,7 +353,7 @@ class Keeper:
         self._stop.set()
 
     def _missing(self) -> dict[int, str]:
-        """The engines that are not registered yet, and how far each has got."""
+        """The engines that are not registered yet, with the stage of each."""
         stages = dict.fromkeys(range(self.n), "not started")
         stages |= {number: engine.stage for number, engine in self.engines.items()}
         return {number: stage for number, stage in stages.items() if stage != "registered"}
@@ -452,7 +452,7 @@ class Keeper:
         }
 
     def _news(self, operation: str, host: str, **content: Any) -> None:
-        """Take what an agent tells by itself."""
+        """Handle an agent's unsolicited message."""
         if operation == "engine":
             self._engine_says(host=host, **content)
         elif operation == "ended":
@@ -462,7 +462,8 @@ class Keeper:
     def _host_lost(self, host: str, why: str) -> None:
         """End the cluster: MPI can't go on without a host, and may not even notice that it is gone.
 
-        A call that waits for a rank there can't always be freed, so all ranks are killed at once.
+        A call that waits for one of its ranks can't always be freed, so all ranks are killed at
+        once.
         """
         self._lost_hosts.append(host)
         if self.state == "failed":

@@ -1,4 +1,4 @@
-"""What mpiexec is told, to start the engines of a cluster here or on several hosts."""
+"""The mpiexec command and variables that start a cluster's engines on one or several hosts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch_mpi4py import launch
 from .hosts import HostError, ssh_of_mpiexec
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir
 
-# What an engine on another host gets of our variables, beside those that begin as the variable
-# IPYRANKS_PASS_ON says ("MY_,THEIR_"); mpiexec passes on those of the MPI itself.
+# Our variables that an engine on another host gets, besides those with the prefixes in
+# IPYRANKS_PASS_ON ("MY_,THEIR_"); mpiexec passes on those of the MPI itself.
 _PASSED_ON = (
     "IPYRANKS_",
     "TORCH_",
@@ -41,7 +41,7 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     # The session files of mpiexec go where the keeper deletes them, too.
     variables["IPYRANKS_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
-    # The keeper says when a start has failed, and does not count what ranks wait for a core.
+    # The keeper decides when a start has failed, and discounts waits for a core.
     variables["TORCH_MPI4PY_START_SECONDS"] = "0"
     # Each rank keeps its log of events there, where the notebook can read it at any time.
     variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
@@ -55,7 +55,7 @@ def over_hosts(
     directory: RuntimeDir,
     network: str | None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Make of the command that starts ranks here one that starts them on several hosts.
+    """Turn the command that starts ranks here into one that starts them on several hosts.
 
     Args:
         command: as :func:`torch_mpi4py.launch.mpiexec` returns it.
@@ -78,13 +78,13 @@ def over_hosts(
     daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
     marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"
     settings = {
-        # Its daemons are known as the cluster's, and leave their files where they are swept up.
+        # Its daemons are marked as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
         **ssh_of_mpiexec(variables),
     }
     if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
-        # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:
-        # ranks connected to themselves there, and no cluster started.
+        # MPI would try all. With Docker, each host has its own bridge with the same address: ranks
+        # connected to themselves there, and no cluster started.
         settings |= dict.fromkeys(_NETWORKS_OF_MPI[:2], network)
     options = ["--host", where, "--map-by", "slot", *exported]
     return [command[0], *options, *command[1:]], variables | settings

@@ -1,4 +1,4 @@
-"""Judges a cell by what its ranks show: whether it is over its limit, and whether it can go on.
+"""Judges a cell by the state of its ranks: whether it is over its limit, and whether it can go on.
 
 Everything here is a function of plain views of the ranks (:class:`.RankView`, by engine) and of
 times, all by one clock.
@@ -17,11 +17,11 @@ from .errors import ClusterError
 
 DEFAULT_LIMIT_S = 60.0
 
-# Ranks that wait for a core for a larger share of the time have it from others than each other.
+# Ranks that wait for a core for a larger share of the time are kept from it by other programs.
 _CROWDED = 0.8
 _AT_MOST_TIMES = 10  # the limit, in a crowd
-_IN_VAIN_AFTER_S = 0.5  # nothing has moved for so long, and a rank that is needed has failed
-_DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet machine
+_IN_VAIN_AFTER_S = 0.5  # how long nothing has moved, after a rank that is needed has failed
+_DEATH_HEARD_WITHIN_S = 3.0  # which MPI reports to the ranks, in 0.2 s on a quiet machine
 _MOVES_WITHIN_S = 0.5
 _BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
 
@@ -75,7 +75,7 @@ class Watch:
 
     Args:
         limit: how long it may take.
-        run: which run it is.
+        run: the identity of the run.
         now: when it began.
         views: at that time.
     """
@@ -93,7 +93,7 @@ class Watch:
         self.look_at_cores(now, views, views.keys())
 
     def note_printed(self, now: float, printed: int) -> None:
-        """Note how many characters the ranks have printed so far."""
+        """Record how many characters the ranks have printed so far."""
         if printed != self._printed:
             self._printed, self._printed_at = printed, now
 
@@ -112,7 +112,7 @@ class Watch:
         return self.began + self._left_out + self._limit.seconds
 
     def over_at(self, views: Views, late: Collection[int]) -> float:
-        """When the limit will have passed, as far as is known now."""
+        """When the limit will have passed, by current knowledge."""
         # What ranks that compute waited for a core in a crowd does not count.
         excused = min(
             self.looked_at_cores - self.began - self._own.seconds,
@@ -133,7 +133,7 @@ class Watch:
         return min(max((views[engine].began for engine in late), default=self.began), at_most)
 
     def look_at_cores(self, now: float, views: Views, late: Collection[int]) -> None:
-        """Count the time, but not what ranks that compute wait for a core in a crowd."""
+        """Count the time, without the waits of computing ranks for a core on a crowded machine."""
         self.looked_at_cores = now
         waits = {engine: view.waited for engine, view in views.items() if view.waited is not None}
         self._own.look(now, waits, computing(views, late))
@@ -148,7 +148,7 @@ class Watch:
         }
 
     def is_in_vain(self, now: float, views: Views, late: Collection[int], died: bool) -> bool:
-        """Whether all that go on wait for something that does not come, since a rank has failed.
+        """Whether all others wait for something that never comes because a rank has failed.
 
         Args:
             died: whether it has died.

@@ -1,8 +1,8 @@
 """``%%px`` with its name and options, with limits, and errors that name the cause.
 
-Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
-reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.limits` for
-``--limit``, :mod:`.errors` for what is raised, and :mod:`.recovery` for what happens then.
+Output in rank order, one rank's error first, a failed rank fails the cell, the stop button reaches
+the ranks, and no cell hangs: see :mod:`.output` for the display, :mod:`.limits` for ``--limit``,
+:mod:`.errors` for the exceptions, and :mod:`.recovery` for the recovery.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from .rank_functions import make_label
 from .stop_button import StopButton, interruption
 
 _CELL_MAGIC = re.compile(r"(%%\w+).*")
-_STARVED = 0.6  # of the limit; ranks that share cores with each other alone wait less
+_STARVED = 0.6  # of the limit; ranks that share cores only with each other wait less
 _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
 class RankMagics(ParallelMagics):
-    """ipyparallel's magics, on the :class:`~ipyranks.Cluster` of the moment.
+    """ipyparallel's magics, on the current :class:`~ipyranks.Cluster`.
 
     They are registered once, so the settings of ``%pxconfig`` for streaming, progress and signals
     survive a shrink, a restart, and the cluster.
     """
 
     def __init__(self, shell: Any) -> None:
-        self._last_run = ""  # what belongs to ``last_result``
+        self._last_run = ""  # the cell of ``last_result``
         self._last_view: Any = None
         super().__init__(shell, None)
         self.magics["line"]["pxdebug"] = self.debug
@@ -90,7 +90,7 @@ class RankMagics(ParallelMagics):
     @magic_arguments()
     @output_args
     def result(self, line: str = "") -> None:
-        """Wait for the last ``%%px --noblock``, and show what the ranks have produced."""
+        """Wait for the last ``%%px --noblock``, and show the ranks' output."""
         if self.last_result is None or self._last_view is not self.view:
             raise UsageError(NO_LAST_RESULT)
         args = self.cell_px.parser.parse_argstring(line)
@@ -113,7 +113,7 @@ class RankMagics(ParallelMagics):
         PostMortemPrompt(self.cluster, ranks[0], partial(self._call, ranks[0])).run()
 
     def _call(self, rank: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a rank returns for a function, with the limit of a cell."""
+        """Return the result of a function on a rank, with the limit of a cell."""
         args = self.cell_px.parser.parse_argstring("")
         with StopButton() as button:
             cell = Cell.of_function(
@@ -125,9 +125,9 @@ class RankMagics(ParallelMagics):
     def _run(self, cell: str, args: Namespace) -> Any:
         """Run a cell on the targets, with the options of ``%%px``."""
         block = self.view.block if args.block is None else args.block
-        # The view itself keeps all ranks as its targets: whatever is to be renewed is so on all.
+        # The view itself keeps all ranks as its targets: renewals concern all of them.
         targets = self._eval_target_str(args.targets) if args.targets else None
-        self._limit(args)  # are they any at all?
+        self._limit(args)  # raises if it is invalid
         self._signum(args)
         with StopButton() as button:
             self.cluster.require_running()
@@ -150,7 +150,7 @@ class RankMagics(ParallelMagics):
         with StopButton() as button:
             self._run_to_end(button, self._last_cell(args), args)
         if here is not None:
-            here.raise_error()  # what fails here fails the cell, too
+            here.raise_error()  # a failure here fails the cell, too
         return None
 
     def _limit(self, args: Namespace) -> Limit:
@@ -266,8 +266,8 @@ def require_first_line(lines: list[str]) -> list[str]:
         ClusterError: if a cell magic is where IPython would treat it as a line magic.
     """
     if lines and lines[0].startswith("%%"):
-        return lines  # below the magic anything may stand
-    for tokens in make_tokens_by_line(lines):  # what is in a string begins no line of these
+        return lines  # anything may follow below the magic
+    for tokens in make_tokens_by_line(lines):  # text inside a string begins no such line
         first = next((t for t in tokens if t.type not in (tokenize.INDENT, tokenize.DEDENT)), None)
         found = first and _CELL_MAGIC.match(first.line[first.start[1] :])
         if found:
@@ -278,7 +278,7 @@ def require_first_line(lines: list[str]) -> list[str]:
     return lines
 
 
-# So IPython does not call it to see whether what somebody types is complete.
+# So IPython does not call it to see whether the input is complete.
 require_first_line.has_side_effects = True  # type: ignore[attr-defined]
 
 

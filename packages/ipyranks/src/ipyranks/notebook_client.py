@@ -1,6 +1,6 @@
 """The notebook's end of the connection to the keeper, which keeps a cluster alive.
 
-As long as a :class:`NotebookClient` is open, the keeper knows that somebody owns the cluster.
+As long as a :class:`NotebookClient` is open, the keeper knows that the cluster has an owner.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .exchange import BlockingChannel
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, no_room, python, tail
 
 _POLL_S = 0.02
-_ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
-_ANSWER_AT_START_WITHIN_S = 60.0  # where many start at once, the keeper waits for a core, too
+_ANSWER_WITHIN_S = 15.0  # immediate, unless the machine has many busy ranks
+_ANSWER_AT_START_WITHIN_S = 60.0  # if many start at once, the keeper waits for a core, too
 _TELL_AFTER_S = 15.0  # how far a start has got; most are over by then
 
 
@@ -35,7 +35,7 @@ class NotebookClient:
         process: the keeper, if we started it.
 
     Attributes:
-        lost_hosts: the hosts for whose loss the cluster has ended.
+        lost_hosts: the hosts whose loss has ended the cluster.
     """
 
     def __init__(self, connection: socket.socket, directory: RuntimeDir, process: Any = None):
@@ -44,7 +44,7 @@ class NotebookClient:
         self._channel = BlockingChannel(connection)
         self._lock = threading.RLock()
         self._number = 0
-        self._end: str | None = None  # what it has ended by; empty if that was asked for
+        self._end: str | None = None  # why it has ended; empty if on request
         self.lost_hosts: list[str] = []
         self._owner_pid = os.getpid()
 
@@ -78,7 +78,7 @@ class NotebookClient:
         environment = os.environ.copy()
         importable = [environment.get("PYTHONPATH"), str(Path(__file__).parents[2])]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, importable))
-        # Neither the user's IPython settings nor a home directory that is read-only matter there.
+        # Neither the user's IPython settings nor a read-only home directory matters there.
         environment["IPYTHONDIR"] = str(directory.path / "ipython")
         environment[CLUSTER_VARIABLE] = str(directory.path)
         with theirs, open(directory.keeper_log, "ab") as log:
@@ -178,24 +178,24 @@ class NotebookClient:
 
     def _send(self, operation: str, **content: Any) -> None:
         self._number += 1
-        # A keeper that is gone cannot be told, but what it said last is still to be read.
+        # A keeper that is gone cannot be told, but its last message can still be read.
         with contextlib.suppress(OSError):
             self._channel.send(op=operation, id=self._number, **content)
 
     def _last_words(self) -> dict[str, Any]:
-        """What stands for the last message of a keeper that has ended without one."""
+        """The substitute for the last message of a keeper that ended without one."""
         lines = tail(self.directory.keeper_log)
         words = f"\nlast log lines:\n{lines}" if lines else ""
         error = f"its keeper was killed or failed{words}"
         return {"op": "stopped", "error": error, "lost_hosts": []}
 
     def why_it_ended(self) -> str | None:
-        """Why the cluster has stopped; None if it has not, as far as we know."""
+        """Why the cluster has stopped; None if it has not, as far as is known."""
         return None if self._end is None else self._end or "it was stopped"
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the cluster has ended because somebody asked for it."""
+        """Whether the cluster has ended on request."""
         return self._end == ""
 
     def begin_stop(self, politely: bool) -> None:

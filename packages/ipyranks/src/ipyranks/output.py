@@ -1,8 +1,8 @@
-"""Shows what the ranks print and return in a cell: in rank order, each line with its rank.
+"""Shows the ranks' output and results of a cell in rank order, each line with its rank.
 
 A line printed by rank 2 reads ``rank 2 | hello``; the value of a last expression reads
-``rank 2 = 42``. The order never depends on who was first, so an executed notebook is
-always the same. While a person waits, the same text is updated in place as it grows.
+``rank 2 = 42``. The order never depends on timing, so an executed notebook is always the same.
+While a person waits, the same text is updated in place as it grows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Looks into the latest error of a rank, on that rank: IPython's pdb, a line of commands at a time.
 
-The notebook sends each line (:mod:`.prompt`). Between two of them the rank is as free as after any
+The notebook sends each line (:mod:`.prompt`). Between two lines the rank is as idle as after any
 cell, so nothing has to be freed when the notebook leaves or ends.
 """
 
@@ -30,7 +30,7 @@ class PostMortem(RankPdb):
         self.setup(None, traceback)
 
     def answer(self, line: str) -> tuple[str, bool]:
-        """Carry out a line of commands; return what pdb says, and whether one of them leaves."""
+        """Carry out a line of commands; return pdb's output, and whether one of them leaves."""
         self.cmdqueue = [line]
         leaves = False
         while self.cmdqueue and not leaves:
@@ -38,16 +38,16 @@ class PostMortem(RankPdb):
         return self.taken(), leaves
 
     def place(self) -> str:
-        """The call at which the prompt stands, with the lines around it."""
+        """The current call of the prompt, with the lines around it."""
         self.print_stack_entry(self.stack[self.curindex])
         return self.taken()
 
 
 def begin() -> tuple[str, str] | None:
-    """Begin with the latest error that a cell has raised on this rank.
+    """Open a prompt on the latest error that a cell has raised on this rank.
 
     Returns:
-        What was raised, in a line, and the call in which; None if there is nothing to look into.
+        The error, in a line, and the call that raised it; None if there is no error to look into.
     """
     global _open
     error = getattr(sys, "last_value", None)
@@ -73,11 +73,11 @@ def answer(line: str) -> tuple[str, bool]:
 
 
 def completions(text: str, line: str, begin: int, end: int) -> list[str]:
-    """How a word may go on; see :meth:`PostMortem.completions`."""
+    """The completions of a word; see :meth:`PostMortem.completions`."""
     return [] if _open is None else _open.completions(text, line, begin, end)
 
 
 def leave() -> None:
-    """Let go of the error, and of all that its frames hold."""
+    """Release the error, and all that its frames hold."""
     global _open
     _open = None

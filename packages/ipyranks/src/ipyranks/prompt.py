@@ -1,8 +1,8 @@
 """Prompts of pdb: commands are typed in the notebook, and carried out on a rank.
 
 ``%pxdebug`` looks into an error that is over (:mod:`.post_mortem`), ``breakpoint()`` stops ranks
-in a cell that runs (:mod:`.breakpoints`). ``cmd.Cmd`` reads the lines, which asks the front end by
-way of the kernel's ``input()``; in a terminal it has Tab complete.
+in a cell that runs (:mod:`.breakpoints`). ``cmd.Cmd`` reads the lines, which asks the front end
+through the kernel's ``input()``; in a terminal Tab completes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ c         continue this rank; n, s, r: to the next line, into a call, to its ret
 
 
 def can_ask() -> bool:
-    """Whether somebody can answer a prompt in the notebook's cell that runs."""
+    """Whether a user can answer a prompt in the notebook's running cell."""
     if threading.current_thread() is not threading.main_thread():
         return False
     kernel = getattr(get_ipython(), "kernel", None)
@@ -59,8 +59,8 @@ class PostMortemPrompt(cmd.Cmd):
     Args:
         cluster: where the rank is.
         rank: which one.
-        call: called with a function and its arguments, has the rank call it, and returns what that
-            returns; raises what became of it otherwise.
+        call: called with a function and its arguments; has the rank call it, and returns the result
+            or raises its error.
     """
 
     def __init__(self, cluster: Cluster, rank: int, call: Callable[..., Any]) -> None:
@@ -121,7 +121,7 @@ class PostMortemPrompt(cmd.Cmd):
 
 
 class BreakpointPrompt(cmd.Cmd):
-    """Asks for pdb's commands on the ranks of a cell that stand at breakpoints.
+    """Asks for pdb's commands on the ranks of a cell that are stopped at breakpoints.
 
     Args:
         cluster: where they are.
@@ -141,7 +141,7 @@ class BreakpointPrompt(cmd.Cmd):
         self._someone_died = False
 
     def standing(self) -> list[int]:
-        """The ranks that stand at a breakpoint, ascending."""
+        """The ranks that are stopped at a breakpoint, ascending."""
         return [rank for rank in self._children if self._stands(rank)]
 
     def _stop(self, rank: int) -> tuple[int, str, str]:
@@ -152,7 +152,7 @@ class BreakpointPrompt(cmd.Cmd):
         return is_new and not self._children[rank].done()
 
     def run(self) -> bool:
-        """Ask for commands until no rank stands any more; return whether a rank has died meanwhile.
+        """Ask for commands until no rank is stopped any more; return whether a rank died meanwhile.
 
         Raises:
             KeyboardInterrupt: if the stop button is pressed, or the user leaves.
@@ -168,7 +168,7 @@ class BreakpointPrompt(cmd.Cmd):
         return self._someone_died
 
     def onecmd(self, line: str) -> bool:
-        """Obey a line; return whether no rank stands any more."""
+        """Obey a line; return whether no rank is stopped any more."""
         words = line.split()
         if words and words[0] in ("q", "quit", "exit", "EOF"):
             raise KeyboardInterrupt
@@ -185,7 +185,7 @@ class BreakpointPrompt(cmd.Cmd):
         return not self._turn_to_a_rank()
 
     def _turn_to_a_rank(self) -> bool:
-        """Show what is new of the rank whose turn it is; return whether there is any."""
+        """Show new output of the rank whose turn it is; return whether there is any."""
         standing = self.standing()
         if not standing or self._someone_died:
             return False
@@ -210,7 +210,7 @@ class BreakpointPrompt(cmd.Cmd):
             self.stdout.write(f"{name_ranks(self.standing()).capitalize()} can be asked\n")
 
     def _send(self, line: str, ranks: list[int], show: bool = False) -> None:
-        """Have ranks carry out a line, and tell what became of those that do not come back."""
+        """Have ranks carry out a line, and report the fate of those that do not come back."""
         for rank in ranks:
             self._answered[rank] = self._stop(rank)[0]
         self._request(ranks, line=line)
@@ -261,7 +261,7 @@ class BreakpointPrompt(cmd.Cmd):
 
     @contextlib.contextmanager
     def _looking_after_the_others(self) -> Iterator[None]:
-        """Have time stand still on all hosts, and end the prompt when a rank dies, in the block."""
+        """In the block, suspend deadlines on all hosts, and end the prompt when a rank dies."""
         over = threading.Event()
         main = threading.main_thread().ident or 0
 

@@ -1,6 +1,7 @@
-"""Functions that the notebook calls on the ranks: what they have, what is lost, and renewing it.
+"""Functions that the notebook calls on the ranks: their names, losses, and renewal.
 
-They are sent by name. They import torch and MPI themselves, as the notebook imports this module.
+They are sent by name. They import torch and MPI themselves, because the notebook imports this
+module.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _device(comm: Any) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a :class:`~ipyranks.rank_table.Rank` says of this one, except its numbers."""
+    """The fields of this rank's :class:`~ipyranks.rank_table.Rank`, except its numbers."""
     import torch
     import torch.distributed as dist
     import torch_mpi4py as mpi
@@ -96,12 +97,12 @@ def complete(token: str) -> list[str]:
 
 
 def make_label(number: int, run: str) -> str:
-    """The label with which a notebook sends a cell to the ranks: its number, and which run."""
+    """The label with which a notebook sends a cell to the ranks: its number and its run."""
     return f"{number}:{run}"
 
 
 def read_label(label: object) -> tuple[int | None, str]:
-    """What :func:`make_label` has put into a label; None and "" of any other."""
+    """The number and run in a label of :func:`make_label`; None and "" for any other label."""
     number, _, run = str(label).partition(":")
     return (int(number), run) if number.isdigit() else (None, "")
 
@@ -133,7 +134,7 @@ NEEDS_RESTART = 8  # a thread stays in MPI for good, where the MPI cannot free i
 
 @dataclass(frozen=True)
 class Condition:
-    """What a rank says about its communication.
+    """A rank's report on its communication.
 
     Attributes:
         flags: as the constants of this module say.
@@ -146,12 +147,12 @@ class Condition:
     stale: tuple[str, ...]
 
 
-# Sub-groups and communicators whose loss was told, by id; kept, so that no id is used twice.
+# Sub-groups and communicators whose loss was reported, by id; kept, so that no id is reused.
 _told: dict[int, object] = {}
 
 
 def lost_flags() -> int:
-    """What has been lost, as flags; a few microseconds, so after every cell."""
+    """The losses, as flags; takes a few microseconds, so it runs after every cell."""
     import torch.distributed as dist
     from torch_mpi4py import world
     from torch_mpi4py.core import base_comm
@@ -184,7 +185,7 @@ def _has_failed(group: Any) -> bool:
 
 
 def _is_news(group: Any) -> bool:
-    """Whether it is lost, and nobody has been told."""
+    """Whether it is lost, and this has not been reported."""
     if id(group) in _told or not _has_failed(group):
         return False
     _told[id(group)] = group
@@ -192,7 +193,7 @@ def _is_news(group: Any) -> bool:
 
 
 def condition() -> Condition:
-    """What has been lost, with the names in which the user holds it."""
+    """The losses, with the user's names for them."""
     import torch.distributed as dist
     from torch_mpi4py import GuardedComm, world
     from torch_mpi4py.group import process_group
@@ -289,7 +290,7 @@ def init_process_group(timeout_s: float) -> None:
 
 
 def shrink(timeout_s: float) -> None:
-    """Go on with the ranks that are left; each of them calls this."""
+    """Continue with the ranks that are left; each of them calls this."""
     import torch_mpi4py as mpi
 
     shrunk = mpi.shrink(timeout_s)

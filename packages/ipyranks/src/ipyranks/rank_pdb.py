@@ -1,4 +1,4 @@
-"""IPython's pdb on a rank, with texts in place of a terminal: for errors and for breakpoints."""
+"""IPython's pdb on a rank, with strings in place of a terminal: for errors and breakpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CELL_PATH = re.compile(r"/[^\s\x1b]*" + CELL_FILE.pattern.removesuffix("$"))
 
 
 class RankPdb(Pdb):
-    """Pdb whose texts are collected for the notebook.
+    """Pdb whose output is collected for the notebook.
 
     Args:
         lines: where its lines come from, by ``readline()``.
@@ -35,7 +35,7 @@ class RankPdb(Pdb):
         return [*commands, *found]
 
     def taken(self) -> str:
-        """What it has said since this was last asked, with cells named as in the notebook."""
+        """Its output since the last call, with cells named as in the notebook."""
         said = self._said.getvalue()
         self._said.seek(0)
         self._said.truncate()

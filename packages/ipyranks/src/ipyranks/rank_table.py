@@ -51,7 +51,7 @@ class RankTable:
 
     Args:
         engines: the engine of each rank.
-        descriptions: what each of them has said of itself.
+        descriptions: each engine's description of itself.
 
     Attributes:
         rows: a :class:`Rank` for each rank.
@@ -90,7 +90,7 @@ class RankTable:
         return [self.engines.index(engine) for engine in engines if engine in self.engines]
 
     def _carrier(self) -> str:
-        """What can carry the tensors of GPUs; empty where no rank has one."""
+        """How GPU tensors can be carried; empty if no rank has a GPU."""
         if not any(rank.gpu for rank in self.rows):
             return ""
         with_gpu = [rank for rank in self.rows if rank.gpu]

@@ -1,4 +1,4 @@
-"""Answers for a cluster's engines on one host: who lives, signals, and their end.
+"""Manages a cluster's engines on one host: which live, signals, and their end.
 
 The keeper has one for its own host, and each agent (:mod:`.agent`) for the host on which it runs.
 Engines connect to a Unix socket of theirs and say how far they have got; once the connection
@@ -39,7 +39,7 @@ class RanksHere:
 
     Args:
         directory: the cluster's runtime directory on this host.
-        says: called with what an engine says: ``number``, ``pid``, ``stage``, ``description``.
+        says: called with an engine's report: ``number``, ``pid``, ``stage``, ``description``.
         ended: called with the number of an engine that has ended.
     """
 
@@ -52,11 +52,11 @@ class RanksHere:
         self._engines: dict[int, _Engine] = {}
 
     async def serve(self, channel: Channel, besides: Callable[..., None] | None = None) -> None:
-        """Take what an engine says, until its connection ends.
+        """Receive an engine's reports, until its connection ends.
 
         Args:
             channel: to the engine.
-            besides: takes what else comes on the connection, which may be the notebook's.
+            besides: handles other messages on the connection, which may be the notebook's.
         """
         number = None
 
@@ -76,7 +76,7 @@ class RanksHere:
             channel.close()
 
     def hear(self, number: int, pid: int, **said: Any) -> None:
-        """Take what an engine has said."""
+        """Handle an engine's report."""
         if number not in self._engines:
             self._engines[number] = _Engine(pid, living(pid))
         self._says(number=number, pid=pid, **said)
@@ -88,7 +88,7 @@ class RanksHere:
             self._ended(number)
 
     def look_after(self) -> None:
-        """Find those whose connection is held by somebody else, like a child forked in C."""
+        """Find those whose connection another process holds, such as a child forked in C."""
         for number, engine in self._engines.items():
             if engine.lives and living(engine.pid) != engine.process:
                 self.end_of(number)

@@ -1,4 +1,4 @@
-"""Gets ranks out of cells, and a cluster going again after failures, deaths and losses."""
+"""Frees ranks from cells, and restores a cluster after failures, deaths and losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .rank_table import count
 from .stop_button import StopButton, interruption
 
 _POLL_S = 0.02
-_ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
+_ASK_EVERY_S = 0.5  # to ask the keeper whether the cluster still lives
 _ANSWER_WITHIN_S = 20.0  # when a cluster is found again, on a busy machine
 _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
 _FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
@@ -27,7 +27,7 @@ _STUCK_AFTER_S = 1.5
 _SIGNAL_AGAIN_S = 0.1
 _SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
 _LOOK_AGAIN_S = 0.01
-_MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
+_MORE_THAN_THE_RANKS_S = 10.0  # which end a shrink by themselves when their time is over
 _BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
 _NAMES_SHOWN = 8
 
@@ -41,8 +41,8 @@ def unfinished(result: Any) -> list[int]:
 def free(cluster: Connection, result: Any, signum: int = signal.SIGINT) -> list[int]:
     """Get all ranks out of a cell; return those that can't be freed.
 
-    A rank whose heartbeat has stopped, in C code that holds the interpreter's lock, is waited for
-    less long than the others.
+    The wait is shorter for a rank whose heartbeat has stopped, in C code that holds the
+    interpreter's lock.
     """
     signalled: dict[int, float] = {}
     began = time.perf_counter()
@@ -76,7 +76,7 @@ class Recovery:
 
     def _forget(self) -> None:
         self._stuck: tuple[int, ...] = ()  # engines that could not be freed
-        self._unanswered: dict[int, str] = {}  # by engine of these, what asked for its cell
+        self._unanswered: dict[int, str] = {}  # by engine of these, the request for its cell
         self._owes_recovery = False
         self._needs_restart = False
         self._under_way = None  # an interrupted shrink, as long as ranks may be in it
@@ -84,7 +84,7 @@ class Recovery:
     # ---- cells that hang or fail ---------------------------------------------------------
 
     def report_after_the_cell(self) -> HangReport:
-        """The report, once the calls that all ranks have made without waiting have ended."""
+        """The report, once the non-blocking calls that all ranks have made have ended."""
         until = time.monotonic() + _SETTLED_WITHIN_S
         while (found := self._cluster.report()).is_settling and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_S)
@@ -159,7 +159,7 @@ class Recovery:
         self._stuck = tuple(engine for engine in self._stuck if engine in cluster.who.engines)
         if not self._stuck and not self._owes_recovery:
             return
-        # What they were asked while they were stuck.
+        # Requests that were sent to them while they were stuck.
         if cluster.client.outstanding and not cluster.busy(cluster.who.ranks_of(self._stuck)):
             cluster.client.wait(timeout=_BUSY_AFTER_S)
         if self.stuck:
@@ -169,7 +169,7 @@ class Recovery:
         self._stuck = ()
 
     def require_idle(self, what: str) -> None:
-        # What a dead rank was running ends when the controller has said so.
+        # The work of a dead rank ends when the controller has reported it.
         client = self._cluster.client
         if client.outstanding and not client.wait(timeout=_BUSY_AFTER_S):
             raise ClusterError(f"a cell is still running; interrupt it before {what}")
@@ -191,10 +191,10 @@ class Recovery:
             return
         if self._owes_recovery:
             out_of_step |= cluster.report().is_out_of_step
-        self._owes_recovery = True  # should this be ended half-way
+        self._owes_recovery = True  # in case this is interrupted half-way
         try:
             said = self._recover(out_of_step)
-        except ipp.RemoteError as failure:  # it must not take the place of what is to be told
+        except ipp.RemoteError as failure:  # it must not replace the error to report
             said = (
                 f"Communication could not be renewed ({failure.ename}: {failure.evalue}): "
                 "cluster.restart() starts fresh ranks."
@@ -208,7 +208,7 @@ class Recovery:
         """Renew what was lost on the ranks, which are all idle.
 
         Args:
-            always: also if no rank has noticed a loss, because messages are under way to nobody.
+            always: also if no rank has noticed a loss, because some messages have no receiver.
 
         Returns:
             What was done.
@@ -246,7 +246,7 @@ class Recovery:
     # ---- after a death -------------------------------------------------------------------
 
     def shrink(self, timeout_s: float) -> None:
-        """Do what :meth:`.Cluster.shrink` says."""
+        """Implement :meth:`.Cluster.shrink`."""
         cluster = self._cluster
         with StopButton() as button:
             try:
@@ -269,7 +269,7 @@ class Recovery:
             self._under_way = None
             _require_success(asked, survivors)
             cluster.renumber(members)
-            self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
+            self._stuck, self._owes_recovery = (), False  # all that answer are free, and renewed
             n = cluster.n
             go_on = f"{count(n)} {'goes' if n == 1 else 'go'} on"
             print(f"{rank_list(dead)} died; {go_on}, with new numbers and their variables:")
@@ -309,7 +309,7 @@ class Recovery:
     # ---- fresh ranks, and those of a kernel before -----------------------------------------
 
     def restart(self) -> None:
-        """Do what :meth:`.Cluster.restart` says."""
+        """Implement :meth:`.Cluster.restart`."""
         cluster = self._cluster
         began = time.monotonic()
         lost = self._losses()
@@ -344,7 +344,7 @@ class Recovery:
         )
 
     def _losses(self) -> str:
-        """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
+        """A sentence on the losses with the ranks: ``all variables on them are lost: x, y``."""
         try:
             names = self._cluster.users_names()
         except ClusterError:  # it has ended, so no rank can be asked
@@ -376,7 +376,7 @@ class Recovery:
             raise
 
     def _free_from_old_cell(self) -> None:
-        """Interrupt what a kernel before this one has left on the ranks; say who does not stop."""
+        """Interrupt cells of an earlier kernel on the ranks; report ranks that do not stop."""
         cluster = self._cluster
         asked = cluster.view.apply_async(os.getpid)
         if asked.wait(_OLD_CELL_MAY_END_S):

@@ -1,4 +1,4 @@
-"""A cluster's runtime directory: everything it has on disk, and how all of it is removed.
+"""A cluster's runtime directory: everything it has on disk, and its removal.
 
 Each cluster has a directory of its own (socket, logs, keys) and, on Linux, one under /dev/shm
 for the shared memory of its ranks. Its processes know it by a variable of their environment.
@@ -89,7 +89,7 @@ class RuntimeDir:
         return _SHARED_MEMORY / f"rank-by-rank-{os.getuid()}-{base}-{self.path.name}"
 
     def rank_log(self, rank: int) -> Path:
-        """Where rank ``rank`` writes what is printed outside of cells."""
+        """Where rank ``rank`` writes output that is printed outside cells."""
         return self.logs / f"rank-{rank}.log"
 
     def hold(self) -> None:
@@ -97,7 +97,7 @@ class RuntimeDir:
         young = self.path / "lock.new"
         self._lock = os.open(young, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        young.rename(self.path / "lock")  # no other start ever finds one that nobody holds
+        young.rename(self.path / "lock")  # no other start ever finds an unheld one
 
     def is_held(self) -> bool:
         """Whether a keeper lives. A directory without a mark yet counts as held for 30 s."""
@@ -116,9 +116,9 @@ class RuntimeDir:
         return False
 
     def processes(self, besides: Collection[int] = ()) -> list[psutil.Process]:
-        """The living processes of the cluster, and their descendants, but for this one.
+        """The living processes of the cluster, and their descendants, except this one.
 
-        Some are nobody's children any more, because their rank has died.
+        Some are orphans, because their rank has died.
 
         Args:
             besides: others that are left out, with their descendants.
@@ -149,7 +149,7 @@ class RuntimeDir:
         shutil.rmtree(self.path)
 
     def sweep(self) -> None:
-        """Kill what is left of the cluster, but for this process, and delete its traces."""
+        """Kill what is left of the cluster, except this process, and delete its traces."""
         for process in self.processes():
             kill(process.pid, signal.SIGKILL)
         self.remove()
@@ -169,7 +169,7 @@ def sweep_stale() -> None:
 
 
 def sweep_segments() -> None:
-    """Remove the shared memory of killed runs of MPI programs: what nobody maps any more.
+    """Remove the shared memory of killed runs of MPI programs, which no process maps any more.
 
     In a cluster Open MPI keeps its own in the cluster's directory, and at a terminal in one of the
     run; MPICH cannot be told.
@@ -186,7 +186,7 @@ def sweep_segments() -> None:
     if not unused:
         return
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             text = maps.read_text(errors="replace")
             for name in [name for name in unused if name in text]:
                 del unused[name]
@@ -198,7 +198,7 @@ def sweep_segments() -> None:
 
 
 def no_room() -> str:
-    """What a failed start is probably due to if there is little room for shared memory."""
+    """The probable cause of a failed start if there is little room for shared memory."""
     if not _SHARED_MEMORY.is_dir():
         return ""
     free = shutil.disk_usage(_SHARED_MEMORY).free >> 20

@@ -17,7 +17,7 @@ _kept: list[tempfile.TemporaryDirectory] = []  # until this process ends
 
 
 def make_shared_folder(ranks: Sequence[Rank], view: object, on_other_hosts: bool) -> Path:
-    """Make a new folder, see that every rank has it, and remove it when this process ends.
+    """Make a new folder, check that every rank has it, and remove it when this process ends.
 
     It lies among the temporary files where all ranks run on this host, else in ``IPYRANKS_SHARED``,
     or, without that, where the notebook is.

@@ -1,7 +1,7 @@
 """Hosts from Slurm: a job of the cluster's own, or the one in which this program runs.
 
 ``salloc`` asks for the job and holds it as long as its standard input is open. So the job ends with
-the keeper, however that ends, and one that still waits in the queue is taken out of it.
+the keeper, however that ends, and a job that is still queued is removed from the queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _JOB = re.compile(r"job(?: allocation)? (\d+)")
 # The job's variables, and then nothing until the standard input is closed.
 _HOLD = "env | grep ^SLURM_; echo; exec cat > /dev/null"
-# Why a job waits that can never run as it was asked for.
+# The reasons why a job waits that can never run as requested.
 _NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _ASK_FOR_REASON_EVERY_S = 2.0
 _ANSWERS_WITHIN_S = 5.0
@@ -32,10 +32,10 @@ _LOOKS_EVERY_S = 0.2
 
 
 def read_settings(said: Any) -> dict[str, Any]:
-    """Return how a job is to be asked for.
+    """Return the settings for requesting a job.
 
     Args:
-        said: True for what the site has as default, or a dict, or text like
+        said: True for the site's defaults, or a dict, or text like
             ``"partition=main,nodes=2,time=30"``. The names are ``partition``, ``nodes``, ``time``
             (in minutes, or as Slurm writes it), ``gpus``, ``account``, and in a dict ``extra``, a
             list of further options for salloc.
@@ -113,15 +113,15 @@ class Allocation:
         ]
 
     async def why_it_ended(self) -> str | None:
-        """What has become of the job; None while it runs, or if nobody knows."""
+        """The state of the job; None while it runs, or if unknown."""
         deadline = time.monotonic() + _ENDS_WITHIN_S
         while True:
             said = await _answer("scontrol", "-o", "show", "job", self.job)
-            # Of an array the number of one task is that of all, and all are told.
+            # In an array one task's number is that of all, and all are listed.
             lines = [line for line in said.splitlines() if line.startswith(f"JobId={self.job} ")]
             state = lines[0] if lines else ""
             found = re.search(r"JobState=(\S+)", state)
-            # Until its processes have ended Slurm does not say why they are to end.
+            # Slurm reports why its processes are to end only once they have ended.
             if found is None or found[1] != "COMPLETING" or time.monotonic() > deadline:
                 break
             await asyncio.sleep(_LOOKS_EVERY_S)
@@ -171,7 +171,7 @@ async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], No
             variables[name] = value
         if "SLURM_JOB_ID" not in variables:
             await process.wait()
-            await asyncio.wait([listening], timeout=_ENDS_WITHIN_S)  # what it has said is read
+            await asyncio.wait([listening], timeout=_ENDS_WITHIN_S)  # its output has been read
             raise HostError(f"Slurm granted no job: {_reason(said)}")
         return await asyncio.to_thread(Allocation.of_variables, variables, process=process)
     except BaseException:
@@ -184,7 +184,7 @@ async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], No
 async def _listen(
     process: asyncio.subprocess.Process, said: list[str], tell: Callable[[str], None]
 ) -> None:
-    """Read what salloc says; while the job waits, say why."""
+    """Read salloc's output; while the job waits, report why."""
     assert process.stderr is not None
     while line := (await process.stderr.readline()).decode().strip():
         said.append(line)
@@ -214,7 +214,7 @@ async def _rest(stream: asyncio.StreamReader, said: list[str]) -> None:
 
 
 def _reason(said: Sequence[str]) -> str:
-    """The errors among what salloc has said."""
+    """The errors in salloc's output."""
     errors = [line.partition("error: ")[2] for line in said if "error: " in line]
     return "; ".join(dict.fromkeys(errors)) or " ".join(said) or "salloc printed no reason"
 
@@ -225,14 +225,14 @@ async def _answer(*command: str) -> str:
     )
     try:
         out, _ = await asyncio.wait_for(process.communicate(), _ANSWERS_WITHIN_S)
-    except TimeoutError:  # a busy slurmctld, or none: its programs go on asking for minutes
+    except TimeoutError:  # slurmctld is busy or absent: Slurm's programs keep asking for minutes
         process.kill()
         return ""
     return out.decode()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a salloc, and its job with it, also one that still waits."""
+    """End a salloc and its job, even one that is still queued."""
     if process.returncode is None:
         assert process.stdin is not None
         process.stdin.close()
@@ -243,7 +243,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def outside(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables without those by which mpiexec sees the job that it is started in."""
+    """Variables without those that show mpiexec the job that it is started in."""
     return {
         name: value
         for name, value in variables.items()

@@ -1,10 +1,10 @@
-"""Finds out from outside where the main thread of a rank is, even while C code holds it.
+"""Finds the position of a rank's main thread from outside, even while C code holds it.
 
 :func:`ask` finds the line of its cell, :func:`ask_stack` the whole stack.
 
 After a signal a rank writes the Python stack of its main thread into a file, ``stack-R``. A C
-signal handler does that, which works also where no Python thread gets the interpreter's lock. A
-second file, ``cells-R``, says which file name in a stack belongs to which cell.
+signal handler does that, which works even if no Python thread gets the interpreter's lock. A second
+file, ``cells-R``, maps the file names in a stack to cells.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tracebacks import CELL_FILE
 SIGNAL = signal.SIGUSR1
 """Makes a rank write its stack."""
 
-_WITHIN_S = 2.0  # a few ms, where there is a core for the rank
+_WITHIN_S = 2.0  # a few ms, if there is a core for the rank
 _IS_WHOLE_AFTER_S = 0.1
 _TRIES = 3
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
@@ -37,7 +37,7 @@ def answer(directory: Path, rank: int, shell: Any) -> None:
 
     Args:
         directory: where the files are.
-        rank: after whom they are called.
+        rank: the rank in their names.
         shell: the IPython that runs its cells.
     """
     cells = open(directory / f"cells-{rank}", "a", buffering=1)  # noqa: SIM115
@@ -74,7 +74,7 @@ def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
 
 
 def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None]) -> list[str]:
-    """The stack of the main thread of ``rank``, from its cell down to the call that it is in.
+    """The stack of the main thread of ``rank``, from its cell to the innermost call.
 
     Args:
         send_signal: as for :func:`ask`.
@@ -99,7 +99,7 @@ def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None]) -> li
 def _dumps(
     directory: Path, rank: int, send_signal: Callable[[], None]
 ) -> Iterator[tuple[str, bool]]:
-    """What the rank has written of its stack so far, again and again, and whether that is all."""
+    """Yields the part of the stack that the rank has written so far, and whether it is complete."""
     path = directory / f"stack-{rank}"
     if not path.exists():
         return

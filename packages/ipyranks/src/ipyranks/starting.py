@@ -26,7 +26,7 @@ from .slurm import is_inside, read_settings
 _USUAL_START_S = 60.0  # and so many more for each rank:
 _USUAL_PER_RANK_S = 2.0
 _LONGEST_START_S = 600.0
-_THIS_PROGRAM = secrets.token_hex(8)  # process ids come again
+_THIS_PROGRAM = secrets.token_hex(8)  # process ids are reused
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
 
@@ -40,7 +40,7 @@ def start_cluster(
     timeout: float | None = None,
     grace: float = 10.0,
 ) -> Cluster:
-    """Start ``n`` MPI engines, print who they are, and make ``%%px`` run cells on them.
+    """Start ``n`` MPI engines, print a table of them, and make ``%%px`` run cells on them.
 
     If this notebook already has a cluster of ``n`` ranks, even from before a restart of its
     kernel, that one is used, with its variables. Every rank has the names ``rank``,
@@ -79,7 +79,7 @@ def start_cluster(
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
-    if (shell := get_ipython()) is not None:  # at once: should this fail, ``%%px`` says what to do
+    if (shell := get_ipython()) is not None:  # at once: if this fails, ``%%px`` advises the user
         from .magics import activate
 
         activate(shell)
@@ -202,14 +202,14 @@ def _running_cluster(settings: dict) -> Cluster | None:
 
 
 def _place(where: dict[str, Any]) -> str:
-    """Return where a cluster runs, as a part of a sentence."""
+    """Return where a cluster runs, as part of a sentence."""
     if where["slurm"] is not None:
         return "in a Slurm job"
     return "on this machine" if where["hosts"] is None else f"on {', '.join(where['hosts'])}"
 
 
 def _say_why_not(keeper: NotebookClient, error: ClusterError) -> None:
-    """Tell why a cluster cannot be used again."""
+    """Explain why a cluster cannot be reused."""
     if not keeper.was_stopped:
         reason = str(error).partition(";")[0].partition("\n")[0]
         print(f"The earlier cluster was not reused: {reason}. All variables on its ranks are lost.")
@@ -223,7 +223,7 @@ def _fresh_cluster(settings: dict) -> Cluster:
 
 
 def _key() -> str:
-    """What identifies this notebook: a kernel keeps its connection file across restarts."""
+    """The identity of this notebook: a kernel keeps its connection file across restarts."""
     from ipykernel.kernelapp import IPKernelApp
 
     # Asked of the kernel, as IPython in a terminal counts as an instance of its application, too.
@@ -243,7 +243,7 @@ def _at_exit() -> None:
     if kernel is None:
         cluster.stop()
         return
-    # What ipykernel answers to a request to shut down says whether it is for a restart.
+    # ipykernel's answer to a shutdown request shows whether it is for a restart.
     farewell = getattr(kernel, "_shutdown_message", None) or {}
     if farewell.get("content", {}).get("restart") is False:
         cluster.keeper.begin_stop(politely=True)

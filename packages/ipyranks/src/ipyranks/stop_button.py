@@ -1,7 +1,7 @@
-"""Has the stop button end a cell once, however often it is pressed.
+"""Makes the stop button end a cell once, however often it is pressed.
 
-Somebody who sees nothing happen presses again. The first press ends the cell; what comes after
-it (the ranks are freed, communication is renewed) must then not be ended half-way.
+A user who sees nothing happen presses again. The first press ends the cell; the clean-up after it
+(the ranks are freed, communication is renewed) must not be interrupted half-way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from IPython import get_ipython
 
-_DEAF_S = 15.0  # at most; freeing ranks takes 6 s if some cannot be freed
+_DEAF_S = 15.0  # at most; to free ranks takes 6 s if some cannot be freed
 _AFTERWARDS_S = 1.0  # until the notebook has shown the report
 
 

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 
 CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
-"""What the file name of a cell's code ends with."""
+"""The suffix of the file name of a cell's code."""
 
 
 class BreakpointError(RuntimeError):
-    """A breakpoint at which a rank cannot stop, because nobody could have it go on."""
+    """A breakpoint at which a rank cannot stop, because no prompt could resume it."""
 
 
 _ENDS = 5  # frames that are shown at each end of a long traceback
@@ -24,8 +24,8 @@ _MOST_FRAMES = 40
 
 
 def shorten(tracebacks: Any) -> None:
-    """Have IPython's ``tracebacks`` show an interrupt, and a breakpoint without a prompt, by the
-    cell's line alone, and of a long stack the frames at both ends.
+    """Have IPython's ``tracebacks`` show only the cell's line for an interrupt, or a breakpoint
+    without a prompt, and only both ends of a long stack.
     """
     usual = tracebacks.structured_traceback
 
@@ -48,7 +48,7 @@ def shorten(tracebacks: Any) -> None:
 
 
 def without_the_middle(first: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """Return a traceback with the ends of a long one, and how many frames it leaves out."""
+    """Return a traceback, shortened to its two ends if long, and the number of frames left out."""
     frames = []
     one = first
     while one is not None:

@@ -55,9 +55,9 @@ WRAPPING_SUMS = {"OMPI_MCA_op": "^avx,aarch64"}
 # A rank that waits in MPI on a progress thread leaves its core to the one that computes: DDP
 # steps of the benchmark's MLP got 1.2 to 2 times as fast on 2 ranks and 2 cores.
 YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-# Without a single-copy path large messages go through shared memory in fragments. In those of
-# 256 KiB, Open MPI's own are of 32, an all-reduce of 1 to 16 MiB takes a third to a half of the
-# time. They are added 16 at a time instead of 64, which its segment of 16 MiB could not hold.
+# Without a single-copy path large messages go through shared memory in fragments. With fragments of
+# 256 KiB instead of Open MPI's 32, an all-reduce of 1 to 16 MiB takes a third to a half of the
+# time. They are added 16 at a time, because its segment of 16 MiB could not hold 64.
 LARGE_FRAGMENTS = {
     "OMPI_MCA_btl_sm_max_send_size": str(256 * 2**10),
     "OMPI_MCA_btl_sm_free_list_inc": "16",
@@ -66,11 +66,12 @@ LARGE_FRAGMENTS = {
 # that of a rank on another host Allreduce crashed or left wrong results, and Barrier returned, all
 # without an error. The others raise one, and were faster (16 MiB on 2 hosts: 29 ms, not 68 to 193).
 #
-# Its usual way of a short Allgatherv (up to 255 bytes from each of 3 to 7 ranks), a gather and a
-# broadcast, does not ask how the broadcast ended: when a rank had died, or the communicator was
-# revoked, it returned without an error and without the data (`coll_base_allgatherv.c`, in 5.0.10
-# as on main; in 2 of 40 deaths among random collectives; comm.allgather and allreduce of objects
-# then unpickle what nobody has written). The other ways raise an error (0 of 40).
+# Its usual algorithm for a short Allgatherv (up to 255 bytes from each of 3 to 7 ranks), a gather
+# and a broadcast, does not check how the broadcast ended: when a rank had died, or the communicator
+# was revoked, it returned without an error and without the data (`coll_base_allgatherv.c`, in
+# 5.0.10 as on main; in 2 of 40 deaths among random collectives; comm.allgather and allreduce of
+# objects then unpickle memory that no rank has written). The other algorithms raise an error (0 of
+# 40).
 SEES_DEATHS = {
     "OMPI_MCA_coll_han_priority": "0",
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",  # for this one collective only
@@ -85,8 +86,8 @@ BOTH_WAYS = {
     "OMPI_MCA_btl_tcp_max_send_size": str(32 * 2**10),
     "OMPI_MCA_btl_tcp_sndbuf": str(128 * 2**10),
 }
-# What the settings above are called in Open MPI 4, which a site may have. It has no fault
-# tolerance, and each version ignores the other's names.
+# The names of the settings above in Open MPI 4, which a site may have. It has no fault tolerance,
+# and each version ignores the other's names.
 _OPEN_MPI_4 = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -239,7 +240,7 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
 
 
 def off_the_network(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what keeps a rank off the network if all ranks of its run are on one host.
+    """Return the settings that keep a rank off the network if all ranks of its run are on one host.
 
     They then communicate through shared memory, but by default Open MPI also opens a port for every
     rank on all networks, without a key, and looks for fast networks (ofi) for a second. A process
@@ -287,7 +288,7 @@ def _make_and_hold(own: Path) -> bool:
         own.mkdir(mode=0o700, exist_ok=True)
         if not _is_ours(own):
             return False
-        with contextlib.suppress(FileNotFoundError):  # it was taken for one of a dead run
+        with contextlib.suppress(FileNotFoundError):  # it was mistaken for one of a dead run
             file = os.open(own, os.O_RDONLY)
             fcntl.flock(file, fcntl.LOCK_SH)
             if _is_at(own, file):
@@ -296,7 +297,7 @@ def _make_and_hold(own: Path) -> bool:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Whether ``path`` is, and is what was opened as ``file``."""
+    """Whether ``path`` exists, and is the file that was opened as ``file``."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -304,7 +305,7 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def _remove_where_all_have_ended(folder: Path, own: Path) -> None:
-    """Remove this user's folders of runs, but for ``own``, that no process holds."""
+    """Remove this user's folders of runs that no process holds, except ``own``."""
     for other in folder.glob(f"{RUN_FOLDERS}{os.getuid()}-*"):
         if other == own or not _is_ours(other):
             continue
@@ -343,7 +344,7 @@ def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARE
 
 def _is_left(path: Path, pid: str) -> bool:
     """Whether ``path`` is this user's, of a launcher with process id ``pid`` that has ended."""
-    import psutil  # here, so that starting ranks does not wait for it when nothing is left
+    import psutil  # imported here, so that a start does not wait for it when nothing is left
 
     return pid.isdecimal() and not psutil.pid_exists(int(pid)) and _is_ours(path)
 

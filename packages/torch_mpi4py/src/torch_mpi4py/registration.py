@@ -1,8 +1,8 @@
 """Makes backend ``"mpi4py"`` and rendezvous ``mpi://`` known to torch, without starting MPI.
 
 PyTorch calls :func:`autoload` itself at the end of ``import torch``, since the package names it
-as an entry point of the group ``torch.backends``. Whatever takes a backend's name then works
-unchanged. What the names stand for is imported when the first group is made.
+as an entry point of the group ``torch.backends``. Any function that takes a backend's name then
+works unchanged. The implementation is imported when the first group is made.
 
 Every program that imports torch pays for this module, used or not: it imports nothing that torch
 has not imported already.
@@ -51,7 +51,7 @@ def register() -> None:
 
 
 def _leave_out_torchcomms(c10d: Any) -> None:
-    """Say what to do where PyTorch asks the package torchcomms for every backend.
+    """Advise the user if PyTorch asks the package torchcomms for every backend.
 
     It does with a variable set, until 2.13; later versions ask for torchcomms' own backends only.
     """
@@ -82,7 +82,7 @@ def ensure_registered() -> None:
 
 
 def _is_entry_point() -> bool:
-    """Whether this package is installed, and not merely found on PYTHONPATH."""
+    """Whether this package is installed, rather than merely found on PYTHONPATH."""
     return bool(entry_points(group="torch.backends", name="torch_mpi4py"))
 
 

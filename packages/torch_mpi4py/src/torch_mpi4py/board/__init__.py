@@ -1,1 +1,1 @@
-"""What ranks write of themselves, and what is read from it: no MPI."""
+"""What ranks record about themselves, and how it is read; needs no MPI."""

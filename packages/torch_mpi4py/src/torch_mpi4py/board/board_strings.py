@@ -1,13 +1,14 @@
-"""The texts on an event board: lines of programs, names, shapes; a bounded region holds them.
+"""The texts on an event board (lines of programs, names, shapes), in a region of bounded size.
 
-A text is written once, and records name it by its place. A program that runs long meets more
-texts than the region holds: new cells, new sizes, new groups. So texts that no record on the
-board names any more make room for new ones. Readers in other processes keep what they have read;
-the region begins with a number that changes whenever a place may get another text.
+A text is written once, and records refer to it by its place. A long-running program needs more
+texts than the region holds: new cells, new sizes, new groups. So texts that no record on the board
+refers to any more make room for new ones. Readers in other processes cache what they have read; the
+region begins with a number that changes whenever a place may get another text.
 
-No lock is taken to use a place, so a thread may be about to write one down that nobody names
-yet. Therefore a sweep spares texts that are younger than the last one, and what it takes off the
-list is overwritten only after the next one, if still no record names it. Standard library only.
+Using a place takes no lock, so a thread may be about to write down one that no record refers to
+yet. Therefore a sweep spares texts added since the last sweep, and the ones that it takes off the
+list are overwritten only after the next sweep, if there is still no record of them. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LEAST_ROOM = 16  # bytes: shorter gaps hold next to nothing
 
 
 class BoardStrings:
-    """Writes the texts of one board; any thread may.
+    """Writes the texts of one board; any thread may call it.
 
     Args:
         memory: the board.
@@ -54,12 +55,12 @@ class BoardStrings:
         self._kept: set[int] = {0}  # for as long as the board
         self._ends: dict[int, int] = {}  # of all texts, by their places
         self._young: set[int] = set()
-        self._dying: set[int] = set()  # no longer known, but their text still stands
+        self._dying: set[int] = set()  # no longer known, but their text has not been overwritten
         self._gaps = [(_GENERATION.size, size)]  # the last one is filled first
         self._filled = 0  # bytes since the last sweep
 
     def move(self, memory: mmap.mmap) -> None:
-        """Go on in another memory, which holds a copy; no other thread is there."""
+        """Continue in other memory that holds a copy; no other thread may be running."""
         self._memory, self._lock, self._sweeps = memory, threading.RLock(), False
 
     def keep(self, text: str) -> int:

@@ -1,8 +1,8 @@
-"""An operation belongs to the line of the program that asked for it.
+"""Finds the line of the program that asked for an operation.
 
-That is the innermost line outside of installed packages, Python's own library and this one. In
-a notebook it reads ``cell 7, line 3``, elsewhere ``program.py:12``. What a place in the code is
-called is worked out once; after that, finding it takes half a microsecond.
+That is the innermost line outside installed packages, Python's own library and this one. In a
+notebook it reads ``cell 7, line 3``, elsewhere ``program.py:12``. The name of a place in the code
+is worked out once; after that, a lookup takes half a microsecond.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LIBRARIES = tuple(
 )
 
 # For each file: None if it belongs to a library, otherwise the names of the places in it, by
-# the first line of the function (outside of functions by the line itself) and the instruction.
-# (Not by the code object: its hash reads all of its constants.)
+# the first line of the function (outside functions by the line itself) and the instruction. (Not by
+# the code object: its hash reads all of its constants.)
 _files: dict[str, dict[tuple[int, int], str] | None] = {}
 _cell_files: set[str] = set()
 _places = 0
@@ -98,7 +98,7 @@ def shell() -> Any:
 
 
 def _cells() -> dict[str, int]:
-    """Return the number of the cell for each generated file name, {} outside of notebooks."""
+    """Return the number of the cell for each generated file name, {} outside notebooks."""
     running = shell()
     return getattr(running.compile, "_filename_map", {}) if running is not None else {}
 

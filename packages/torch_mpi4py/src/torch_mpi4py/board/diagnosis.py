@@ -13,7 +13,7 @@ from .rank_states import RankState, at, name_ranks
 
 
 def diagnose(states: Iterable[RankState]) -> str:
-    """Return what is wrong in one or two sentences; say so if it cannot be told."""
+    """Return what is wrong in one or two sentences, or that the cause is unknown."""
     world = {state.rank: state for state in states}
     waits = {rank: op for rank, state in world.items() if (op := state.waits_in) is not None}
     for find in (
@@ -142,7 +142,7 @@ def _different_collectives(world: World, waits: Waits) -> str:
         kinds: dict[str, list[int]] = {}
         sites: dict[str, str] = {}
         for other in filter(world.get, op.ranks):
-            # Where it stands now, or what it called when it was there.
+            # Its position now, or the calls that it made there.
             past = _collectives_of(world[other], group)[position:]
             called = calls.get(other, past[0] if past else None)
             if called is not None:
@@ -193,7 +193,7 @@ def _missing_partner(world: World, waits: Waits) -> str:
 
 
 def _not_begun(world: World, waits: Waits) -> str:
-    """A rank that is needed runs nothing yet: what it will do in the cell is not known."""
+    """A rank that is needed runs nothing yet, so its part in the cell is unknown."""
     for rank, op in waits.items():
         if op.collective:
             alike = _collectives_by_group(waits)[op.group]
@@ -254,7 +254,7 @@ def _different_groups(world: World, waits: Waits) -> str:
 
 
 def _overdue(world: World) -> str:
-    """What of PyTorch's own groups does not end; empty, or a sentence and the space before it."""
+    """Which collective of PyTorch's own groups does not end: empty, or a space and a sentence."""
     calls = {
         rank: op
         for rank, state in world.items()

@@ -1,11 +1,11 @@
-"""The event board: a file in which a rank writes what it does, for others to read at any time.
+"""The event board: a file in which a rank records its operations, readable at any time.
 
 It is mapped into memory and has a ring of fixed-size records, one for each operation, a region of
-strings, and three notes: which process writes it, where that is in its program, and why it has
-given a group up. A reader needs nothing from the writer, so it can also read the board of a rank
-that is stuck in C, stopped or dead. It uses only the standard library, so a notebook kernel can
-read boards without becoming a rank. Recording an operation takes half a microsecond, never blocks
-and never fails.
+strings, and three notes: which process writes it, where that process is in its program, and why it
+has given up a group. A reader needs nothing from the writer, so it can also read the board of a
+rank that is stuck in C, stopped or dead. It uses only the standard library, so a notebook kernel
+can read boards without becoming a rank. Recording an operation takes half a microsecond, never
+blocks and never fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANY = -1
 WHOLE_GROUPS = ("", "world", "default")
 """Names of groups that hold every rank."""
 OTHER_GROUP = "PyTorch's "
-"""Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
+"""Precedes the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
 FORMAT = "torch_mpi4py event board 9"
 RECORDS = 8192  # a power of two
@@ -53,7 +53,7 @@ PEER_AT, START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 28, 48, 56, 68, 72
 NOTE = struct.Struct("<QI")
 NUMBER = struct.Struct("<Q")
 _READ_TRIES = 20  # strings are replaced once in thousands of operations
-_WHOLE_SHARE = 0.9  # of the records, which nobody was writing
+_WHOLE_SHARE = 0.9  # of the records, which no thread was writing
 _NOTE_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
 _MOST_TEXT, _MOST_REPORT = 256, 16 * 1024  # characters, of up to six bytes each in a note
 
@@ -62,7 +62,7 @@ RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 ARRIVALS_AT = RECORDS_AT + RECORDS * RECORD.size
 # For each of this process's communicators, where its ranks meet: see :mod:`.arrivals`.
 ARRIVAL_SLOTS, WORDS_A_SLOT = 4096, 4
-ASLEEP_AT = 3  # where in a slot its rank counts its looks while it waits asleep for others
+ASLEEP_AT = 3  # where in a slot its rank counts its looks while it sleeps and waits for others
 # The one page that other ranks write, too: see :mod:`.doorbell`. Pages may be of 64 KiB.
 BELL_AT = -(ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS) // 65536 * -65536
 _BELL_BYTES = 4096
@@ -155,7 +155,7 @@ class Event(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """For how long it has been under way, if it has an end."""
+        """How long it has been under way, if it has an end."""
         return 0.0 if self.end is None else self.end - self.start
 
     def _in_world(self, rank: int) -> int:
@@ -166,7 +166,7 @@ class Event(NamedTuple):
 
         Args:
             now: the moment, in seconds of ``time.perf_counter()``.
-            numbers: what the ranks are called since some have died, by their first numbers.
+            numbers: the new numbers of the ranks since some have died, by their first numbers.
         """
         ranks = tuple(numbers.get(rank, rank) for rank in self.ranks)
         # It may have begun while the board was being read, after that moment.
@@ -193,7 +193,7 @@ class Event(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a process was when it last had a moment to say so, about ten times a second.
+    """The last reported position of a process, which reports about ten times a second.
 
     Times are seconds of ``time.perf_counter()``.
 
@@ -201,7 +201,7 @@ class Position(NamedTuple):
         time: when that was.
         cpu: seconds for which the main thread had run on a core, 0 if unknown.
         site: line of the program in which the main thread was.
-        cell: number of the latest cell, 0 outside of notebooks and where cells are not counted.
+        cell: number of the latest cell, 0 outside notebooks and where cells are not counted.
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
         began: when the latest cell or the program began, 0 if none has.
@@ -260,8 +260,8 @@ class Board:
         world_size: number of ranks in the world.
         host: the machine on which it runs.
         arrivals: the words by which its ranks meet others, each of 64 bits.
-        bell: the words by which others wake it; at ``LOOKS_AT`` it counts how often it has
-            looked for its message asleep; 0 if it does not sleep.
+        bell: the words by which others wake it; at ``LOOKS_AT`` it counts how often it has looked
+            for its message while asleep; 0 if it is awake.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -337,7 +337,7 @@ class Board:
         return None if note is None else Verdict(*note)
 
     def _note(self, begin: int) -> list[Any] | None:
-        """Return the contents of a note, None if it was not written, or only half."""
+        """Return the contents of a note, None if it was not written, or only in part."""
         for _ in range(_NOTE_TRIES):
             number, length = NOTE.unpack_from(self._memory, begin)
             if number == 0:
@@ -414,7 +414,7 @@ class BoardWriter:
     Args:
         rank: rank of this process in the world.
         size: number of ranks in the world.
-        path: where the file is to be; None for one that goes with the process.
+        path: where the file is to be; None for memory that vanishes with the process.
 
     Attributes:
         path: where other processes of this machine find it, None if they cannot.
@@ -450,8 +450,8 @@ class BoardWriter:
             self.string(outcome)
         # Any thread may advance it: no two get the same number.
         self._numbers = count(1)
-        # The places of the open operations, by their numbers. Who begins one adds it, and who ends
-        # it takes it out.
+        # The places of the open operations, by their numbers. The thread that begins one adds it,
+        # and the thread that ends it removes it.
         self._open: dict[int, int] = {}
         # The other places; what has ended longest ago is overwritten first.
         self._ended = deque(range(RECORDS_AT, ARRIVALS_AT, RECORD.size))
@@ -492,7 +492,7 @@ class BoardWriter:
     def string(self, text: str) -> int:
         """Return the place of ``text`` among the strings for good; 0, the empty one, without room.
 
-        For the few that programs have in common; others go by :meth:`passing_string`.
+        For the few strings that programs have in common; use :meth:`passing_string` for others.
         """
         return self._strings.keep(text)
 
@@ -553,7 +553,7 @@ class BoardWriter:
         return number, place
 
     def _oldest_place(self) -> int:
-        """Return the place of the oldest open operation, which gives way where all are open."""
+        """Return the place of the oldest open operation, which is overwritten if all are open."""
         while True:
             # Another thread, or a collection of garbage, may change both at any time.
             with contextlib.suppress(StopIteration, RuntimeError, KeyError):
@@ -612,7 +612,7 @@ class BoardWriter:
             START.pack_into(self._memory, token[1] + START_AT, start)
 
     def arrived(self, token: Token | None, peer: int, tag: int, size: int) -> None:
-        """Write what is known of a message only when it has come; call it before the end."""
+        """Write what only a received message tells; call this before the end."""
         if token is not None and self.is_open(token):
             ARRIVED.pack_into(self._memory, token[1] + PEER_AT, peer, ANY, tag, size)
 

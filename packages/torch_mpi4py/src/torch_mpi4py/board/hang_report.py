@@ -23,10 +23,10 @@ class HangReport:
     Attributes:
         ranks: a :class:`~torch_mpi4py.board.rank_states.RankState` for each rank.
         diagnosis: what is wrong, in a sentence.
-        is_out_of_step: whether messages of the cell are under way to nobody, or calls of it
-            have not ended, among all ranks (a sub-group is lost alone).
-        is_settling: whether all that has not ended are collectives which nobody waits for any
-            more: they end by themselves, if all ranks have called them.
+        is_out_of_step: whether, among all ranks, messages of the cell have no receiver or calls of
+            it have not ended (a sub-group is lost alone).
+        is_settling: whether the only unfinished operations are collectives that no rank waits for
+            any more: they end by themselves, if all ranks have called them.
     """
 
     ranks: tuple[RankState, ...]
@@ -36,7 +36,7 @@ class HangReport:
 
     @classmethod
     def of(cls, seen: Iterable[RankState]) -> HangReport:
-        """The report on all ranks, from what was seen of each."""
+        """The report on all ranks, from the observed state of each."""
         seen = list(seen)
         states = classify(seen)
         still_open = [

@@ -2,8 +2,8 @@
 
 A Python thread of every rank gives signs of life. They stop while C code on the main thread keeps
 the interpreter's lock, but also while the machine has no core for the rank. The difference shows
-in how long the main thread has really run since the last sign. (Under MPICH ranks that were freed
-leave spinning threads behind, and a busy machine gave one no core for a second.)
+in how long the main thread has actually run since the last sign. (Under MPICH, freed ranks leave
+spinning threads behind, and on a busy machine one rank got no core for a second.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SILENT_FOR_CERTAIN_S = 5.0
 
 
 def own_cpu_seconds() -> float:
-    """Return how long the main thread of this process has run on a core; 0 if nobody knows."""
+    """Return how long the main thread of this process has run on a core; 0 if unknown."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return 0.0
     ident = threading.main_thread().ident
@@ -45,15 +45,15 @@ def keeps_the_lock(silent: float, computed: float, asleep: bool) -> bool:
 
 
 def seen_since(pid: int, cpu: float) -> tuple[float, bool]:
-    """Return for how long the main thread of a process has run since a sign, and if it sleeps.
+    """Return how long the main thread of a process has run since a sign, and whether it sleeps.
 
     Args:
         pid: the process, on this machine.
-        cpu: what :func:`own_cpu_seconds` was there at that sign.
+        cpu: the value of :func:`own_cpu_seconds` in that process at that sign.
     """
     import psutil
 
-    with contextlib.suppress(psutil.Error):  # it has ended, or the system does not tell
+    with contextlib.suppress(psutil.Error):  # it has ended, or the system does not report it
         process = psutil.Process(pid)
         asleep = process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
         main = [thread for thread in process.threads() if thread.id == pid]

@@ -1,8 +1,8 @@
 """What can be seen of the ranks on this machine, from outside and without their help.
 
-Their event boards say in which communication call each of them is, and their heartbeats whether
-they compute, are silent, or have ended their cell. The system says who is alive. Neither MPI nor
-torch is needed here, so a notebook's kernel may look at ranks without becoming one.
+Their event boards show which communication call each of them is in, and their heartbeats whether
+they compute, are silent, or have ended their cell. The system knows which are alive. Neither MPI
+nor torch is needed here, so a notebook's kernel may look at ranks without becoming one.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def waits_in(board: Board) -> int | None:
 
 
 def looks_asleep(board: Board) -> int:
-    """Return how often a rank that waits asleep has looked for the others; 0 if it isn't asleep.
+    """Return how often a sleeping rank has looked for the others; 0 if it isn't asleep.
 
     At each look it had a core, and the ranks it waits for had not come.
     """
@@ -103,9 +103,9 @@ def observe(
     """Look at one rank of this machine.
 
     Args:
-        rank: what it is called now.
+        rank: its number now.
         board: its board; None if it cannot be read.
-        numbers: what the ranks are called now, by what they were called at the start of MPI.
+        numbers: the numbers of the ranks now, by their numbers at the start of MPI.
         alive: whether its process lives, if that is known.
         most_past: how many operations that are over to look at, at most.
         ask_site: asks it for the line in which its main thread is, if its heartbeat is not fresh.
@@ -122,7 +122,7 @@ def observe(
     events = board.events(latest.number - most_past) if latest is not None else []
     ended = [event for event in events if event.end is not None and event.number not in opened]
     past = _calls(ended, position.began, now, numbers)
-    still_open.sort(key=lambda event: bool(event.waiting))  # what the rank waits for comes last
+    still_open.sort(key=lambda event: bool(event.waiting))  # the awaited one last
     silent, computed, asleep = _signs(board, position)
     site = position.site
     computes = alive and position.running and not (still_open and still_open[-1].waiting)
@@ -148,7 +148,7 @@ def observe(
 
 
 def _signs(board: Board, position: Position) -> tuple[float, float, bool]:
-    """Return what :func:`~.main_thread.keeps_the_lock` asks for."""
+    """Return the arguments of :func:`~.main_thread.keeps_the_lock`."""
     silent = time.perf_counter() - position.time
     return silent, *(seen_since(board.pid, position.cpu) if silent > SILENT_S else (0.0, False))
 

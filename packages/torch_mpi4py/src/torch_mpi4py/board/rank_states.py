@@ -1,7 +1,7 @@
-"""From what was seen of every rank to what each was doing.
+"""Works out what each rank was doing from what was seen of all of them.
 
-Everything here is plain data and functions of it. Who has looked at the ranks, and on which host,
-does not matter: see :mod:`.observing` for those of this machine. Nothing knows of MPI.
+Everything here is plain data and functions of it, independent of MPI and of how, or on which host,
+the ranks were observed: see :mod:`.observing` for those of this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from .event_board import Event
 from .main_thread import keeps_the_lock
 
-# What a rank raises that somebody freed, and what one raises as well that waited for a dead rank.
+# The errors of a rank that another one freed, and of one that waited for a dead rank as well.
 FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
 LEFT_IN_VAIN = (*FREED, "RankFailedError")
 MOST_PAST = 1000  # operations of one cell that are looked at, of each rank
@@ -43,7 +43,7 @@ class RankState:
         silent: seconds since its last sign of life.
         computed: seconds for which its main thread has run on a core since then.
         asleep: whether its main thread waits for something in the system.
-        at_breakpoint: whether it stands at a breakpoint.
+        at_breakpoint: whether it is stopped at a breakpoint.
     """
 
     rank: int
@@ -75,13 +75,13 @@ class RankState:
 
     @property
     def waits_in(self) -> Event | None:
-        """The operation that keeps it, if it waits."""
+        """The operation that it waits for, if any."""
         waits = [op for op in self.operations if op.waiting and self.state == "waiting"]
         return waits[-1] if waits else None
 
     @property
     def unattended(self) -> list[Event]:
-        """Operations it has started and waits for nowhere."""
+        """Operations that it has started and is not waiting for."""
         return [op for op in self.operations if not op.waiting]
 
 
@@ -123,7 +123,7 @@ def _after_the_end(one: RankState) -> RankState:
         return replace(one, state="finished")
     if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
         freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
-        if freed:  # what it did was to wait, until it was freed
+        if freed:  # it was waiting until it was freed
             return replace(one, state="waiting", operations=(*one.operations, freed[-1]))
     return replace(one, state="raised")
 
@@ -140,7 +140,7 @@ def describe(state: RankState, seconds: bool = True) -> str:
 
 
 def what_and_where(state: RankState) -> tuple[str, str]:
-    """What there is to say of a rank beside its state, and the line in which it was."""
+    """Further details of a rank besides its state, and the line that it was in."""
     waits = [op for op in state.operations if op.waiting]
     if waits and state.state in ("waiting", "dead"):
         return f"{'in ' * (state.state == 'dead')}{waits[-1].text()}", waits[-1].site

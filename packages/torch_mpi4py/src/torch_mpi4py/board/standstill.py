@@ -1,8 +1,8 @@
-"""Time stands still for deadlines while a user looks at a rank that stopped at a breakpoint.
+"""Deadlines are suspended while a user inspects a rank that is stopped at a breakpoint.
 
-Each :func:`renew` stops it for some seconds, through a file beside the event boards of a host. The
-process that holds the rank renews it, on each host. So nothing has to be undone, even if that
-process dies. Only ranks behind a notebook have such a folder.
+Each :func:`renew` suspends them for a few seconds, through a file beside the event boards of a
+host. The process that holds the rank renews the suspension on each host. So nothing has to be
+undone, even if that process dies. Only ranks behind a notebook have such a folder.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _HOLDS_FOR_S = 4.0  # a busy machine is late
 
 
 def renew(directory: Path) -> None:
-    """Have time stand still on this host for some seconds from now on."""
+    """Suspend deadlines on this host for a few seconds from now."""
     file = _file_in(directory)
     file.touch(mode=0o600)
-    now = time.monotonic()  # the clock of the host, which nobody sets; a shared folder has another
+    now = time.monotonic()  # the host's clock, which is never set; a shared folder has another
     os.utime(file, (now, now))
 
 
 def is_on(directory: Path) -> bool:
-    """Return whether time stands still on this host."""
+    """Return whether deadlines are suspended on this host."""
     with contextlib.suppress(OSError):
         return 0.0 <= time.monotonic() - _file_in(directory).stat().st_mtime < _HOLDS_FOR_S
     return False

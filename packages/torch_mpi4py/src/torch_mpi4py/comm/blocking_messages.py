@@ -1,7 +1,7 @@
 """Blocking sends, receives and probes of the library's ``comm``, which sleep while they wait.
 
 Each is mpi4py's non-blocking call of the same kind, and then the wait of :mod:`.doorbell`. So no
-call is stuck inside MPI: a deadline ends it under any MPI, and a receive for which nobody sends is
+call gets stuck inside MPI: a deadline ends it under any MPI, and a receive that no rank sends to is
 cancelled.
 """
 
@@ -19,8 +19,8 @@ from ..meeting import doorbell
 from ..meeting.doorbell import Awaited
 from .call_arguments import Arguments, argument_of, bytes_sent, is_receive, is_send
 
-_EAGER_BYTES = 2048  # an object so short is there once its message is found
-_OBJECT_BYTES = 1 << 15  # for an object of unknown size mpi4py has so much memory
+_EAGER_BYTES = 2048  # an object this short has arrived once its message is found
+_OBJECT_BYTES = 1 << 15  # the memory that mpi4py provides for an object of unknown size
 
 Call = Callable[[Operation], Any]
 
@@ -39,8 +39,8 @@ def sleeping_call(
 ) -> Call | None:
     """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
 
-    None if it is no message, or if mpi4py has to make the call: it says what is wrong with the
-    arguments, and a call with PROC_NULL does not wait. A call that receives needs a status.
+    None if it is no message, or if mpi4py has to make the call: it reports wrong arguments, and a
+    call with PROC_NULL does not wait. A call that receives needs a status.
     """
     prepare = _CALLS.get(name)
     if prepare is None:
@@ -80,7 +80,7 @@ def tell_partner(
 
 
 def _size_of(buffer: Any) -> int:
-    """Return the bytes of a buffer argument that MPI has accepted, 0 if that can't be told."""
+    """Return the bytes of a buffer argument that MPI has accepted, 0 if unknown."""
     return bytes_sent("Recv", buffer) or 0
 
 
@@ -195,7 +195,7 @@ def _await(
     sends: bool = False,
     is_matched: bool = False,
 ) -> None:
-    """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
+    """Return when ``request``, whose buffer argument is ``memory``, has ended."""
 
     def awaited() -> Awaited:
         size_bytes = _size_of(memory) if size < 0 else size
@@ -261,7 +261,7 @@ def _both(comm: CommWithBells, sent: Any, dest: int, tag: int, receive: Call | N
     return run if receive is not None and comm.bells.is_peer(dest) else None
 
 
-# Not Sendrecv_replace: of its non-blocking form MPICH 5.0.2 gives another source, tag and size.
+# Not Sendrecv_replace: MPICH 5.0.2 reports a wrong source, tag and size for its non-blocking form.
 _CALLS: dict[str, Callable[..., Call | None]] = {
     "Send": functools.partial(_send, MPI.Intracomm.Isend),
     "Ssend": functools.partial(_send, MPI.Intracomm.Issend),

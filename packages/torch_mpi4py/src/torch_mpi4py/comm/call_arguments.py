@@ -1,8 +1,8 @@
 """Name the arguments of mpi4py's calls, and say how many bytes they stand for.
 
-The names and defaults are those of mpi4py's own signatures, so nothing here has to be kept in
-step with it. What is wrong with a call is left to mpi4py to say: arguments that are missing are
-left out, and nothing is refused.
+The names and defaults are those of mpi4py's own signatures, so nothing here has to be kept in step
+with it. Wrong calls are left to mpi4py to report: missing arguments are left out, and nothing is
+refused.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def bytes_of(buffer: Any) -> int:
     """Return the bytes of data in a buffer argument of mpi4py, 0 where none is given.
 
     Args:
-        buffer: whatever mpi4py takes for a buffer: an array, a tensor, ``[memory, datatype]``,
+        buffer: anything mpi4py accepts as a buffer: an array, a tensor, ``[memory, datatype]``,
             ``[memory, count, datatype]``, ``[memory, counts, displacements, datatype]``, ...
     """
     if buffer is None or buffer is MPI.IN_PLACE or buffer is MPI.BOTTOM:
@@ -136,15 +136,15 @@ def bytes_of_object(sent: Any) -> int:
 
 
 def bytes_sent(name: str, sent: Any) -> int | None:
-    """Return the bytes of what the method ``name`` sends, None if nobody can tell."""
+    """Return the bytes of what the method ``name`` sends, None if unknown."""
     try:
         return bytes_of_object(sent) if name.islower() else bytes_of(sent)
-    except Exception:  # the call itself will say what is wrong with it
+    except Exception:  # the call itself will report the error
         return None
 
 
 def whole_number(value: Any) -> int | None:
-    """Return ``value`` if MPI takes it for a whole number, NumPy's included, else None."""
+    """Return ``value`` if MPI accepts it as a whole number, NumPy's included, else None."""
     try:
         return operator.index(value)
     except TypeError:

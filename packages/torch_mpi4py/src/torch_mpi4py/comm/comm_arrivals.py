@@ -1,4 +1,4 @@
-"""Before a blocking collective of a guarded communicator the ranks of one host meet, asleep.
+"""The ranks of one host meet before a blocking collective of a guarded communicator, asleep.
 
 As in :mod:`.arrivals`, except that a rank waits only for the ranks it needs. In a broadcast or a
 scatter all others wait for the root, which goes on at once. In a gather or a reduction only the
@@ -7,8 +7,8 @@ may be many calls ahead of another, and one place is enough: it holds the number
 collective that its rank has begun, which only grows. The calls themselves are not compared: MPI
 deals with those that do not match.
 
-A rank loses count when a collective fails on it. It then goes straight to MPI, and so do the ranks
-that need it.
+A rank loses count when one of its collectives fails. It then goes straight to MPI, and so do the
+ranks that need it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class CommArrivals(Slot):
             kwargs: the method's.
 
         Raises:
-            CommunicationError: if a rank will not come, or the time is over. All ranks have
-                then given the communicator up.
+            CommunicationError: if a rank will not come, or the time is over. All ranks have then
+                given up the communicator.
         """
         if math.isnan(number):
             return

@@ -1,6 +1,6 @@
 """Write calls of the library's ``comm`` into the event log, under mpi4py's own names.
 
-What a call will do is read off its arguments, before it is made.
+The details of a call are read from its arguments, before it is made.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pickled_once(
         return name, args, kwargs
     given = arguments_of(name, args, kwargs)
     if not is_accepted(name, args, kwargs) or given["dest"] in (None, MPI.PROC_NULL):
-        return name, args, kwargs  # wrong, or nothing is sent: mpi4py shall say so
+        return name, args, kwargs  # wrong, or nothing is sent: mpi4py reports it
     # mpi4py's ``isend`` is ``Isend`` of the bytes, and so are the others.
     data = [MPI.pickle.dumps(given["obj"]), MPI.BYTE]
     return name.capitalize(), (data, given["dest"], given["tag"]), {}
@@ -96,7 +96,7 @@ def end_call(
 
 def _place_of(comm: MPI.Comm, members: Any) -> int:
     """Return the place of the name of some ranks of ``comm``."""
-    if not isinstance(members, MPI.Group):  # the call itself will say what is wrong with it
+    if not isinstance(members, MPI.Group):  # the call itself will report the error
         return log.group_of(comm).place
     everyone = comm.Get_group()
     ranks = MPI.Group.Translate_ranks(members, None, everyone)
@@ -108,7 +108,7 @@ def _place_of(comm: MPI.Comm, members: Any) -> int:
 
 
 def _envelope(peer: Any, tag: Any) -> dict[str, int] | None:
-    """Say where a message goes to or comes from; None if nowhere, or if that cannot be told."""
+    """Return where a message goes to or comes from; None if nowhere, or if unknown."""
     peer, tag = whole_number(peer), whole_number(tag)
     if peer is None or tag is None or peer == MPI.PROC_NULL:
         return None
@@ -152,7 +152,7 @@ def _collective(comm: MPI.Comm, name: str, given: Arguments) -> dict[str, int]:
     gives = not only_root_gives or described["root"] == comm.Get_rank()
     if name.islower():
         described |= _contents(name, None)
-        if log.listeners:  # nobody else needs it so much that all is pickled twice
+        if log.listeners:  # no one else needs it enough to pickle everything twice
             with contextlib.suppress(Exception):  # the call itself will say what is wrong
                 described["size"] = _pickled_bytes(name, sent_in(given)) if gives else 0
         return described

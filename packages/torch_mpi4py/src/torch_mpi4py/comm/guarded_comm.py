@@ -108,7 +108,7 @@ class GuardedComm(CommWithBells):
         return received
 
     def Improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
-        """Return a message that has come, None if there is none."""
+        """Return a message that has arrived, None if there is none."""
         args, kwargs, status = with_status("Improbe", args, kwargs)
         found = super().Improbe(*args, **kwargs)
         return None if found is None else GuardedMessage(found, self, status)
@@ -259,7 +259,7 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
 def settle(fresh: MPI.Intracomm, seconds: float) -> None:
     """Return when every rank holds the communicator ``fresh``, which all have just made.
 
-    If one had it and revoked it at once, Open MPI 5.0.11 would crash on one that is still busy
+    If one rank had it and revoked it at once, Open MPI 5.0.11 would crash on a rank that is still
     making it. The ranks also agree on a number for it: see :mod:`.collective_counts`.
     """
     run = functools.partial(deadlines.call, fresh, "new communicator", seconds)
@@ -285,7 +285,7 @@ def world() -> GuardedComm:
     The same object is returned until :func:`renew_world` replaces it.
     """
     if _world is None:
-        at_exit.install()  # also for who has imported nothing of the package but this module
+        at_exit.install()  # also for programs that have imported only this module of the package
         return renew_world()
     return _world
 

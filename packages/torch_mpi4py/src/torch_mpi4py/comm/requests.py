@@ -1,4 +1,4 @@
-"""Waiting for a request has the same deadline as the blocking call would have.
+"""Requests whose waits have the same deadline as the blocking calls.
 
 Non-blocking mpi4py calls on the library's communicator return a :class:`GuardedRequest`, and its
 ``Mprobe`` returns a :class:`GuardedMessage`.
@@ -53,7 +53,7 @@ class RequestWithDeadline(_Base):
         events: Sequence[Token | None],
         awaited: Callable[[], Awaited] | None = None,
     ) -> Self:
-        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
+        """Note that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
 
         Args:
             awaited: returns its message, whose partner rings; None if MPI has to wait for it.
@@ -143,7 +143,7 @@ class RequestWithDeadline(_Base):
         return received[0] if received else None
 
     def _require_not_given_up(self, what: str) -> None:
-        if self._was_given_up:  # a cancelled receive would seem to have ended
+        if self._was_given_up:  # a cancelled receive would appear to have ended
             raise RevokedError(
                 f"{what}: this operation was abandoned earlier. {advice.START_AGAIN}"
             )

@@ -1,1 +1,1 @@
-"""What all others stand on: MPI itself, types, errors, sleeping."""
+"""The foundation of the other folders: MPI itself, types, errors, sleeping."""

@@ -1,6 +1,6 @@
-"""What to do after a failure, as the error texts say it.
+"""The advice in error texts on what to do after a failure.
 
-A program that knows an easier way than these replaces the sentences, at any time: an engine of a
+A program that offers an easier way may replace these sentences at any time: an engine of a
 notebook's cluster, say, whose user has a button for it.
 """
 

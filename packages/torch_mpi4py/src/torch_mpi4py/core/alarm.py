@@ -36,7 +36,7 @@ def _timer(seconds: float) -> Iterator[None]:
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGALRM)
     if before is not signal.SIG_DFL and not (on_main and before is not None):
-        yield  # what it does is the program's, and could not be given back from this thread
+        yield  # its handler is the program's, and could not be restored from this thread
         return
     c = ctypes.CDLL(None)
     c.signal(signal.SIGALRM, ctypes.cast(c._exit, ctypes.c_void_p))

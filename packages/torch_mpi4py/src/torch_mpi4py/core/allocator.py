@@ -2,10 +2,10 @@
 
 PyTorch's CPU tensors come from the C library. glibc takes large ones from the system one by one
 and gives them back when they are freed, so every step of a training gets its activations as new
-pages, and the system has to clear each of them first. It learns from large blocks that are freed
-not to do so, but whether it does is left to chance: a program that has read a data set before
-trains faster than one that has not. Blocks of more than 32 MiB it never keeps; Open MPI makes
-one for each all-reduce of a large tensor.
+pages, and the system has to clear each of them first. glibc stops doing so once it has seen large
+blocks freed, but whether that happens is left to chance: a program that has read a data set before
+trains faster than one that has not. It never keeps blocks of more than 32 MiB; Open MPI makes one
+for each all-reduce of a large tensor.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _keeps = False
 
 
 def keep_freed_memory(variables: Mapping[str, str] = os.environ) -> bool:
-    """Have this process take all memory from its heap, and keep up to 256 MiB of what is free.
+    """Have this process take all memory from its heap, and keep up to 256 MiB of free memory.
 
     By itself only the end of the heap goes back to the system, when more than that is free there:
-    what is freed below a block that is still in use stays, until :func:`return_surplus`. So memory
+    memory freed below a block that is still in use is kept until :func:`return_surplus`. So memory
     is traded for time. Measured with blocks of 1 KiB to 64 MiB made and freed at random, 600 MiB in
     use: a peak of 1,271 to 1,350 MiB in place of 1,096 to 1,225, in a fifth of the time. With one
     buffer that grows to 50 MiB again and again among small blocks that stay, glibc's worst case:

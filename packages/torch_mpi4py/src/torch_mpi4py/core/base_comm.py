@@ -1,9 +1,9 @@
-"""The communicator that holds the living ranks and no other; every other one is made from it.
+"""The communicator of exactly the living ranks, from which all others are made.
 
-At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
-made from it whatever happened to the others. After a death
-:func:`torch_mpi4py.group.shrinking.shrink_base` puts a communicator of the survivors in its
-place, who get new numbers in the same order.
+At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be made
+from it whatever happened to the others. After a death
+:func:`torch_mpi4py.group.shrinking.shrink_base` replaces it with a communicator of the survivors,
+which get new numbers in the same order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tag_apart(tag: int) -> int:
 
 
 def numbers_in(comm: MPI.Comm, group: MPI.Group) -> list[int]:
-    """Return what the members of ``group`` are called in ``comm``, and free ``group``."""
+    """Return the ranks of the members of ``group`` in ``comm``, and free ``group``."""
     everyone = comm.Get_group()
     try:
         return list(MPI.Group.Translate_ranks(group, None, everyone))

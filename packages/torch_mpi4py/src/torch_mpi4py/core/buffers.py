@@ -2,9 +2,9 @@
 
 A contiguous CPU tensor is handed to MPI where it lies. Anything else (a strided view, a CUDA
 tensor, a dtype that must be widened) gets a host copy: made when the turn of the operation has
-come, on the thread that runs it, and copied back when it is done. To an MPI that is CUDA-aware
-all_reduce, broadcast and reduce, which need no memory beside their tensors, hand a contiguous
-CUDA tensor as it lies, too.
+come, on the thread that runs it, and copied back when it is done. If MPI is CUDA-aware, all_reduce,
+broadcast and reduce, which need no memory besides their tensors, hand it a contiguous CUDA tensor
+directly, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def require_reachable(
 
     Raises:
         NoValuesError: if it has a shape, but no values.
-        TypeError: if it is no tensor, of none of the ``layouts``, or stands for others.
+        TypeError: if it is no tensor, of none of the ``layouts``, or represents others.
         ValueError: if it is on a device other than cpu or cuda.
     """
     if not isinstance(tensor, torch.Tensor):
@@ -58,7 +58,7 @@ def require_reachable(
 
 
 def require_own_memory(tensor: torch.Tensor) -> None:
-    """Raise ValueError if values cannot be written to ``tensor``, each to a place of its own."""
+    """Raise ValueError if ``tensor`` has no separate memory for each of its elements."""
     if tensor.is_contiguous():
         return
     if any(step == 0 < n - 1 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
@@ -95,7 +95,7 @@ def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
 
 
 def _large_type(element: MPI.Datatype, count: int) -> MPI.Datatype:
-    """Return a datatype that stands for ``count`` elements, for counts past a C int."""
+    """Return a datatype of ``count`` elements, for counts past a C int."""
     block = element.Create_contiguous(MAX_COUNT)
     whole, rest = divmod(count, MAX_COUNT)
     extent = MAX_COUNT * element.Get_size()
@@ -128,7 +128,7 @@ def host_memory(
     Args:
         shape: of the tensor returned.
         dtype: of its elements.
-        pinned: whether a GPU shall read or write it.
+        pinned: whether a GPU will read or write it.
     """
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False):

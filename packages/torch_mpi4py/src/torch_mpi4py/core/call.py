@@ -1,4 +1,4 @@
-"""A description of one collective call: which one, of what, and to or from whom.
+"""A description of one collective call: its name, its data, and its source or destination.
 
 The ranks compare it before data moves, since MPI does not: a mismatch gives wrong numbers, a crash
 or a hang. Each rank reduces its call to one 62-bit number and a 16-byte all-reduce (maximum of the
@@ -38,7 +38,7 @@ _OP_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREM
 class Call:
     """What must be equal on all ranks for one collective.
 
-    Nothing changes it but for ``places``.
+    Immutable, except for ``places``.
 
     Args:
         name: the collective, by its name in torch.distributed.
@@ -53,8 +53,8 @@ class Call:
         message: the same, for mpi4py.
         may_be_shared: whether shared memory may serve in place of MPI (:mod:`.shared_sums`).
         signature: 48 bits of that number, above 16 that are left free (:mod:`.arrivals`).
-        places: where the event log has its texts, and its bytes; the log alone writes this, from
-            any thread, and always the same.
+        places: where the event log has its texts, and its bytes; only the log writes this, from any
+            thread, and always the same value.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Call:
         return counts
 
     def largest_part_bytes(self, result: list[torch.Tensor], ranks: int) -> int:
-        """Return the bytes of the largest part that one rank has or gets.
+        """Return the bytes of the largest part that one rank holds or receives.
 
         Args:
             result: the output tensors, which alone tell the size of an all_to_all.

@@ -1,7 +1,7 @@
-"""How many collectives this rank has begun on each communicator, under names that all ranks share.
+"""Counts the collectives this rank has begun on each communicator, under names all ranks share.
 
-A rank that has come to its end tells the others these numbers. One that waits in a collective with
-a higher number knows from them that it waits without hope.
+A rank that has come to its end tells the others these numbers. A rank that waits in a collective
+with a higher number learns from them that its wait can never end.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .runtime import MPI
 
 DUPLICATIONS, SETTLED = 0, 1
 """Names for two steps of making a duplicate of the base: see guarded_comm.duplicate_world()."""
-_MOST_CLOSED = 1000  # of which the numbers are kept; of older ones nothing is said
+_MOST_CLOSED = 1000  # whose numbers are kept; nothing is reported of older ones
 
 _identity = MPI.Comm.Create_keyval()
 
 
 class Counted(Protocol):
-    """Something that runs collectives on a communicator of its own."""
+    """An object that runs collectives on its own communicator."""
 
     def most_begun(self) -> float | None:
         """Return how many it has begun or will begin, None if more may come."""
@@ -35,12 +35,12 @@ steps: dict[int, int] = {DUPLICATIONS: 0, SETTLED: 0}
 
 
 def forget_steps() -> None:
-    """Count from 0 again: the base is another one, the same on all its ranks."""
+    """Restart the count at 0: the base has changed, alike on all its ranks."""
     steps.update(dict.fromkeys(steps, 0))
 
 
 def agree_on_identity(comm: MPI.Intracomm, run: Callable[..., Any]) -> None:
-    """Give ``comm`` a number that is its own on all its ranks; each of them must call this.
+    """Give ``comm`` a number of its own, the same on all its ranks; each must call this.
 
     None returns before all have called it.
 

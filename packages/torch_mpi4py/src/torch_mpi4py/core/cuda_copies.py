@@ -1,4 +1,4 @@
-"""Copies between GPUs and the host beside what their streams do, and the current GPU of a thread.
+"""Copies between GPUs and the host on separate streams, and the current GPU of a thread.
 
 Threads of ours begin with GPU 0 as the current one, and CUDA would open a context there on every
 rank: they choose the GPU of the work at hand before they call CUDA.
@@ -24,7 +24,7 @@ def current_gpu(devices: Sequence[torch.device]) -> contextlib.AbstractContextMa
 
 
 def moment(device: torch.device) -> torch.cuda.Event:
-    """Return an event for what the current stream of ``device`` has been given so far.
+    """Return an event for the work that the current stream of ``device`` has been given so far.
 
     A thread that waits for it sleeps: CUDA's usual events keep a core busy.
     """
@@ -43,7 +43,7 @@ def wait(moments: Mapping[torch.device, torch.cuda.Event]) -> None:
 def copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy each pair's second tensor to its first, and return when the values are there.
 
-    After that every stream sees them. What the second ones hold must be complete before.
+    After that every stream sees them. The second tensors must be complete beforehand.
     """
     devices = dict.fromkeys(tensor.device for pair in pairs for tensor in pair if tensor.is_cuda)
     with contextlib.ExitStack() as streams:
@@ -57,7 +57,7 @@ def copy(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 @contextlib.contextmanager
 def _beside(device: torch.device) -> Iterator[None]:
-    """Run what is inside on a stream of ours, and wait for its end."""
+    """Run the block on a stream of ours, and wait for its end."""
     with torch.cuda.device(device):
         stream = _own_stream(device.index)
         try:

@@ -14,7 +14,7 @@ class CommunicationError(DistBackendError):
     """Base of all errors that the backend raises about communication."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the caller's own lines, not what went on inside them."""
+        """The traceback that a notebook shows: the caller's lines, without those of the backend."""
         get_ipython = sys.modules["IPython"].get_ipython
 
         ending = _up_to_the_caller(self.__traceback__)
@@ -28,7 +28,7 @@ _LIBRARIES = (
 
 
 def _up_to_the_caller(tb: TracebackType | None) -> TracebackType | None:
-    """Return ``tb`` without its last frames, as far as they are PyTorch's and ours."""
+    """Return ``tb`` without its trailing frames of PyTorch and this package."""
     entries = []
     while tb is not None:
         entries.append(tb)

@@ -3,8 +3,7 @@
 The kernel compares the word and puts the thread to sleep in one step, so a thread that writes the
 word and then wakes others is never missed. Source: ``man 2 futex``. Other systems sleep briefly.
 
-This module also has what all waits of ranks for each other share: how long they spin, and in which
-slices they sleep.
+This module also defines how long all waits between ranks spin, and the slices in which they sleep.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _LONG_AFTER_SECONDS = 0.2
 IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 """Whether other threads see what one writes in the order in which it does."""
 ASKS_FIRST = IN_ORDER
-"""Whether a rank asks if anybody sleeps before it wakes them, which saves a system call.
+"""Whether a rank checks for sleepers before it wakes them, which saves a system call.
 
-It must not read that before what it has written is out. There taking a lock and giving it back is a
-barrier, which no read passes; elsewhere a rank wakes the others without asking. That takes a
-system call each time: 0.5 us if nobody sleeps, and its way through ctypes as much. A wake-up that
-is missed costs a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes slices of 10 s of them).
+It must not read that before its own write is visible. There, taking and releasing a lock is a
+barrier that no read passes; elsewhere a rank wakes the others without checking. That takes a system
+call each time: 0.5 us if no thread sleeps, and as much again through ctypes. A missed wake-up costs
+a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes these slices 10 s long).
 """
 barrier = threading.Lock()
 
@@ -62,11 +61,11 @@ def wake(address: int) -> None:
 
 
 def sleep(address: int, seen: int, seconds: float) -> None:
-    """Sleep for at most ``seconds``, and not while the word at ``address`` is not ``seen``.
+    """Sleep for at most ``seconds``, and only while the word at ``address`` is still ``seen``.
 
     Args:
         address: of 64 bits, of which the lower 32 are compared.
-        seen: what the caller has read there.
+        seen: the value that the caller has read there.
         seconds: for how long at most.
 
     It may return at any time: look again.
@@ -79,7 +78,7 @@ def sleep(address: int, seen: int, seconds: float) -> None:
 
 
 def slice_seconds(waited: float) -> float:
-    """Return for how long to sleep in one go after ``waited`` seconds."""
+    """Return how long to sleep in one go after ``waited`` seconds."""
     return LONG_SLICE_SECONDS if waited > _LONG_AFTER_SECONDS else SLICE_SECONDS
 
 

@@ -1,7 +1,7 @@
-"""Which GPU a rank takes, and what can carry its tensors: NCCL, MPI itself, or copies on the host.
+"""Which GPU a rank uses, and what can carry its tensors: NCCL, MPI itself, or host copies.
 
-What is decided here are functions of plain data. Only :func:`takes_cuda` starts MPI, so a program
-of torchrun may use the others.
+These are functions of plain data. Only :func:`takes_cuda` starts MPI, so a program of torchrun may
+use the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def local_rank(rank: int, hosts: Sequence[str]) -> int:
 
 
 def device_name(local_rank: int, gpus: int) -> str:
-    """Return the device of a rank: its own GPU, or in turn one of those there are, or ``cpu``.
+    """Return the device of a rank: a GPU, shared in turn if there are too few, or ``cpu``.
 
     Args:
         local_rank: its number among the ranks of its host.
@@ -35,7 +35,7 @@ def device_name(local_rank: int, gpus: int) -> str:
 
 
 def identity(device: str) -> str:
-    """Return what two ranks have in common if, and only if, they share a GPU; empty for a CPU.
+    """Return a text that two ranks share if, and only if, they share a GPU; empty for a CPU.
 
     It is host and bus address, as NCCL up to 2.29 compares them: numbers tell nothing where each
     rank is shown its own GPU only, and parts of one GPU (MIG) have several numbers.
@@ -56,7 +56,7 @@ def own_gpu_each(identities: Sequence[str]) -> bool:
 
 
 def carriers(own_each: bool, nccl: bool, takes: bool) -> str:
-    """Return what can carry the tensors of GPUs, in words for the table of ranks.
+    """Return how GPU tensors can be carried, in words for the table of ranks.
 
     Args:
         own_each: as :func:`own_gpu_each` says.
@@ -89,10 +89,10 @@ def takes_cuda() -> bool:
 def says_it_takes_cuda(
     environment: Mapping[str, str], kinds: str, query: Callable[[], int] | None
 ) -> bool:
-    """Return what follows from the answers of an MPI.
+    """Return whether MPI is CUDA-aware according to its answers.
 
     Args:
-        environment: where :data:`STAGE` says not to.
+        environment: where :data:`STAGE` may switch it off.
         kinds: the value of ``mpi_memory_alloc_kinds``, empty if it has none.
         query: the library's ``MPIX_Query_cuda_support``, None if it has none.
 

@@ -1,7 +1,7 @@
-"""The place where something may stand between calls and MPI: a link, while one is entered.
+"""The hook for emulated links, which carry calls in place of MPI while one is entered.
 
-Nothing here knows what a link does. Calls, messages and collectives ask for the one in force, and
-where there is one, they have it carry them. :mod:`torch_mpi4py.emulation` has slow ones.
+Nothing here knows how a link works. Calls, messages and collectives ask for the link in force, and
+let it carry them if there is one. :mod:`torch_mpi4py.emulation` has slow links.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ends: list[Callable[[float], object]] = []
 
 
 class Link(Protocol):
-    """What carries calls in place of MPI itself."""
+    """Carries calls in place of MPI itself."""
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """What the ranks of a collective must agree on: seconds of latency, bytes a second."""
+        """What a collective's ranks must agree on: seconds of latency, bytes a second."""
 
     def send(
         self,
@@ -38,12 +38,12 @@ class Link(Protocol):
     ) -> Any:
         """Have ``start`` send a message to rank ``dest`` of ``comm``; return its request.
 
-        It has the methods of an ``MPI.Request``, and is none: MPI may not know it yet. ``kind`` is
+        It has the methods of an ``MPI.Request`` but isn't one: MPI may not know it yet. ``kind`` is
         its class, if not the link's usual one.
         """
 
     def take_in(self, comm: MPI.Comm, size_bytes: int) -> None:
-        """Wait until a message that has come is in."""
+        """Wait until the link has delivered a message that MPI has received."""
 
     def collective(
         self,
@@ -53,13 +53,13 @@ class Link(Protocol):
         run: Callable[[], _Result],
         given_up: Callable[[], bool] = lambda: False,
     ) -> _Result:
-        """Return what ``run()`` does, a collective that every rank of ``comm`` calls.
+        """Return the result of ``run()``, a collective that every rank of ``comm`` calls.
 
         Args:
             name: torch's name of it, such as ``all_reduce``.
             size_bytes: of the largest part that this rank hands over.
             run: does it.
-            given_up: whether nobody waits for it any more.
+            given_up: whether no thread waits for it any more.
         """
 
     def call(self, name: str, comm: Any, /, *args: Any, **kwargs: Any) -> Any:

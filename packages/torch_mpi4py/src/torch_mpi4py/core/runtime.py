@@ -27,7 +27,7 @@ from . import alarm
 from .allocator import keep_freed_memory
 
 _START_SECONDS = "TORCH_MPI4PY_START_SECONDS"
-# What goes without each setting of Open MPI that is read when MPI is initialised.
+# What is lost without each Open MPI setting that is read when MPI is initialised.
 _WITHOUT = (
     (SAFE_TRUNCATION, "a message longer than its buffer overwrites the memory behind it"),
     (LARGE_FRAGMENTS, "large tensors take longer"),
@@ -39,7 +39,7 @@ _WITHOUT = (
 
 
 def _set_up() -> tuple[list[str], dict[str, str]]:
-    """Give the settings to MPI, which is not initialised yet.
+    """Pass the settings to MPI, which is not initialised yet.
 
     Returns:
         The variables for this process only, to be taken out of the environment again, and those
@@ -56,7 +56,7 @@ def _set_up() -> tuple[list[str], dict[str, str]]:
 
 
 def _losses() -> list[str]:
-    """Return what goes without the settings that came too late."""
+    """Return what is lost because settings came too late."""
     found = []
     if _initialized_before and MPI.get_vendor()[0] == "Open MPI":
         for settings, loss in _WITHOUT:
@@ -89,7 +89,7 @@ def _start_mpi() -> None:
 def _start_mpi_in_time(seconds: float) -> None:
     """Start MPI, which waits for all ranks; end this process if that takes longer.
 
-    A rank that died before, or has not been started, would be waited for indefinitely.
+    Otherwise it would wait indefinitely for a rank that died before or was never started.
     """
     why = (
         f"MPI_Init waits for all ranks, and some did not start within {seconds:g} s: one may have "

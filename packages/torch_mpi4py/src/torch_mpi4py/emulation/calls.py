@@ -1,10 +1,9 @@
 """Make mpi4py calls of the library's communicator take as long as the emulated link says.
 
-The timing is that of :mod:`torch_mpi4py.emulation.link_emulation`; here is which argument of which
-call is the message. Python objects are as long as they are pickled. What is neither a blocking
-collective nor a plain send or receive raises an error, such as ``Iallreduce`` and
-``Sendrecv_replace``.
-Persistent requests (``Send_init``) and one-sided communication are not emulated.
+The timing is that of :mod:`torch_mpi4py.emulation.link_emulation`; this module knows which argument
+of each call is the message. Python objects count with their pickled size. Calls that are neither a
+blocking collective nor a plain send or receive, such as ``Iallreduce`` and ``Sendrecv_replace``,
+raise an error. Persistent requests (``Send_init``) and one-sided communication are not emulated.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ _INSTEAD = {
 
 
 class HeldRequest(RequestWithDeadline, HeldSend):
-    """The request of a message that is kept back, with the methods of ``GuardedRequest``.
+    """The request of a delayed message, with the methods of ``GuardedRequest``.
 
-    It is no ``MPI.Request``, for which MPI could wait by itself: only its own methods, and
+    It isn't an ``MPI.Request``, which MPI could wait for by itself: only its own methods, and
     ``comm.wait``, know when the message leaves.
     """
 
@@ -114,7 +113,7 @@ def start_on_link(link: Link, name: str, comm: GuardedComm, /, *args: Any, **kwa
             "which blocks, or torch.distributed with async_op=True"
         )
     held = _send(link, comm, name, args, kwargs, HeldRequest)
-    # What is received is late by itself.
+    # Received messages are late by themselves.
     return getattr(MPI.Intracomm, name)(comm, *args, **kwargs) if held is None else held
 
 
@@ -149,7 +148,7 @@ def _send(
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:
-    """Whether there is a link to ``dest``; what is no rank is left to MPI to refuse."""
+    """Whether there is a link to ``dest``; MPI refuses it if it is no rank."""
     dest = whole_number(dest)
     return dest is not None and 0 <= dest < comm.Get_size() and dest != comm.Get_rank()
 

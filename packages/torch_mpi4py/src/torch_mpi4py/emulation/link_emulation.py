@@ -74,7 +74,7 @@ class EmulatedLink:
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """What the ranks of a collective must agree on."""
+        """The settings on which the ranks of a collective must agree."""
         return float(self.latency), float(self.bandwidth)
 
     # --- messages -------------------------------------------------------------------------
@@ -96,7 +96,8 @@ class EmulatedLink:
         return held
 
     def take_in(self, comm: MPI.Comm, size_bytes: int) -> None:
-        """Wait until a message that has come is in: no time, unless there is one port."""
+        """Wait until the link has delivered a received message: at once, unless there is one
+        port."""
         if self.one_port:
             sleep_until(port_in(self.seconds(size_bytes)), comm)
 
@@ -110,7 +111,7 @@ class EmulatedLink:
         run: Callable[[], _Result],
         given_up: Callable[[], bool] = lambda: False,
     ) -> _Result:
-        """Return what ``run()`` does, a collective that every rank of ``comm`` calls.
+        """Return the result of ``run()``, a collective that every rank of ``comm`` calls.
 
         Args:
             size_bytes: as in :func:`~torch_mpi4py.emulation.collective_costs.collective_seconds`;

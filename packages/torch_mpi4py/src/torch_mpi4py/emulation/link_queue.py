@@ -1,8 +1,7 @@
-"""Keep messages back until their time has come, and then let them leave in their order.
+"""Hold messages until their time has come, and then release them in order.
 
-The times are :mod:`torch_mpi4py.emulation.link_emulation`'s. To each process there is one link,
-whatever the group. All messages that are kept back leave by one thread, the courier, so none
-overtakes another.
+The times are :mod:`torch_mpi4py.emulation.link_emulation`'s. There is one link to each process,
+whatever the group. One thread, the courier, sends all held messages, so none overtakes another.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ..core import links
 from ..core.runtime import MPI
 from ..faults.deaths import is_revoked
 
-_SLICE_SECONDS = 0.05  # how long a wait goes on before it looks whether it was revoked
+_SLICE_SECONDS = 0.05  # how long a wait goes on before it checks for a revocation
 _PUSH_SECONDS = 0.0005
 _clock = time.perf_counter
 
 _change = threading.Condition()
 _free_at: dict[int, float] = {}  # world rank -> when this process' link to it is free
 _port_out_free_at = _port_in_free_at = 0.0
-# A heap, by when they leave and their order.
+# A heap, sorted by departure time and order.
 _queue: list[tuple[float, int, HeldSend]] = links.held
 _order = itertools.count()
 _courier: threading.Thread | None = None
@@ -32,10 +31,10 @@ _ends = False
 
 
 class HeldSend:
-    """A send that is kept back, with the methods of its ``MPI.Request``.
+    """A delayed send, with the methods of its ``MPI.Request``.
 
     Attributes:
-        gone: set once it has left, or could not.
+        gone: set once it has left, or has failed to leave.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class HeldSend:
         one_port: bool,
         start: Callable[[], MPI.Request],
     ) -> None:
-        """Take a place that is ``seconds`` long on the link to rank ``dest`` of ``comm``.
+        """Reserve ``seconds`` on the link to rank ``dest`` of ``comm``.
 
         Args:
             one_port: whether it must also wait for messages to other processes.
@@ -77,7 +76,7 @@ class HeldSend:
         while not self.gone.wait(_SLICE_SECONDS):
             _raise_if_revoked(self.comm)
         with self._lock:
-            self._is_waited_for = True  # the courier need not care for it any more
+            self._is_waited_for = True  # the courier can ignore it from now on
         return self._started().Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -117,7 +116,7 @@ class HeldSend:
         self.gone.set()
 
     def push(self) -> bool:
-        """Help a long message on its way; return whether it needs more of that."""
+        """Help a long message to progress; return whether it needs more help."""
         with self._lock:
             if self._is_waited_for or self._error is not None:
                 return False
@@ -129,7 +128,7 @@ class HeldSend:
 
 
 def port_in(seconds: float) -> float:
-    """Return when a message that has come and takes ``seconds`` is in, through the one port."""
+    """Return once a received message that takes ``seconds`` has come through the one port."""
     global _port_in_free_at
     with _change:
         _port_in_free_at = max(_clock(), _port_in_free_at + seconds)
@@ -144,7 +143,7 @@ def see_off(messages: Iterable[HeldSend]) -> None:
 
 
 def let_all_go() -> None:
-    """Let all messages that are kept back leave at once, in their order."""
+    """Let all held messages leave at once, in order."""
     global _port_out_free_at
     with _change:
         _queue[:] = [(0.0, number, held) for _, number, held in _queue]
@@ -205,7 +204,7 @@ links.ends.append(end_courier)
 
 
 def _carry() -> None:
-    """Start the messages whose time has come, and help long ones on their way.
+    """Start the messages whose time has come, and help long ones to progress.
 
     MPI moves a long message only while it is called; a network card needs no such help.
     """

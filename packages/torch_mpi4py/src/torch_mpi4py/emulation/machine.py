@@ -1,4 +1,4 @@
-"""Tell whether two processes share a clock, which those of one machine do."""
+"""Tell whether two processes share a clock, as processes of one machine do."""
 
 from __future__ import annotations
 

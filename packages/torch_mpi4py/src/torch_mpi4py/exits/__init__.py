@@ -1,1 +1,1 @@
-"""How ranks end, and tell the others."""
+"""How ranks end, and notify the others."""

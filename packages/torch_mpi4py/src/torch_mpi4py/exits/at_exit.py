@@ -1,10 +1,10 @@
-"""A rank leaves cleanly, however it leaves, and takes nobody down with it.
+"""A rank exits cleanly, however it ends, and takes no other rank down with it.
 
 Threads are joined before Python's exit, or the interpreter aborts. A rank that ends by an
-uncaught exception frees the others, which would otherwise wait for it until their deadline. Where
-a group survives failures it dies instead: to the others its end is then like any other death. A
-rank that ends in another way tells the others (:mod:`.ends`), and those that wait for what it has
-not done are freed.
+uncaught exception frees the others, which would otherwise wait for it until their deadline. Where a
+group survives failures it dies instead, so the others see its end as any other death. A rank that
+ends in another way tells the others (:mod:`.ends`), and those that wait for an operation it never
+made are freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..log.live_groups import live_groups
 from ..meeting import message_progress
 from . import ends
 
-_READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
+_READING_SECONDS = 10.0  # milliseconds, unless the launcher stalls
 _LINK_SECONDS = 5.0
 _FAREWELL_SECONDS = 5.0
 # MPI_Finalize takes milliseconds, once all ranks have reached their end.
@@ -146,7 +146,7 @@ def _die() -> None:
 
 
 def _let_the_launcher_read() -> None:
-    """Wait until the launcher has taken what this rank printed, at most 10 seconds.
+    """Wait until the launcher has read this rank's output, at most 10 seconds.
 
     MPICH's launcher kills a job that aborts without emptying its pipes first, and the
     traceback that says why would be lost.
@@ -159,7 +159,7 @@ def _let_the_launcher_read() -> None:
 
 
 def _flush() -> None:
-    """Write what was printed, where the program has not closed or taken away what it prints to."""
+    """Flush the output, unless the program has closed or removed the stream."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

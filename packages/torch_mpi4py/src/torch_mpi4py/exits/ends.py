@@ -2,19 +2,19 @@
 
 A rank that leaves by ``sys.exit()``, or whose program is over, stays in :mod:`.at_exit` until the
 others have ended as well. It tells them how many collectives it has begun on each communicator, and
-with which ranks it has messages open. So the watcher of a waiting rank knows for certain whether
+which ranks it has open messages with. So the watcher of a waiting rank knows for certain whether
 the rank waits for something that will never come:
 
 - a collective with a higher number than the last one that the other rank has begun;
 - a message between this rank and one that has ended, if the other has none open with this one.
-  What was sent has arrived by then, but it is given a moment all the same.
+  Messages sent have arrived by then, but they are given a moment all the same.
 
 A rank that destroys a process group tells the members the same about its communicators. They may
 still be waiting there, for instance if the rank was interrupted before the call that they wait for,
 and is now making a new group.
 
-If none of this is known, the deadline ends the wait. The news goes over a separate communicator,
-which works whatever has happened to the others.
+If none of this is known, the deadline ends the wait. These reports travel over a separate
+communicator, which works whatever has happened to the others.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _LOOK_EVERY_SECONDS = 1.0
 _ARRIVAL_SECONDS = 2.0 if off_the_network(os.environ) else 10.0  # longer from other hosts
 _END, _LEAVE, _MESSAGES, _CLOSED = 1, 2, 3, 4  # tags
 _EVERYBODY = -1
-_MOST_CLOSED = 1000  # of which the news is kept, of all ranks together
+_MOST_CLOSED = 1000  # whose reports are kept, of all ranks together
 
 
 class End(NamedTuple):
     """What a rank has reported about its end.
 
     Attributes:
-        begun: how many collectives it has begun on each communicator, by its identity; none is
-            left out to which another may yet come.
+        begun: how many collectives it has begun on each communicator, by its identity; every
+            communicator on which another rank may still call one is included.
         messages_with: the ranks with which it has messages open, ``_EVERYBODY`` among them if it
             can't tell.
-        outcome: the error by which it ended, empty if by none.
-        leaves: when this rank heard that it does nothing more but let messages move on, and has
-            said what is true of them, in seconds of ``time.perf_counter()``; infinite before.
+        outcome: the error with which it ended, empty if none.
+        leaves: when this rank heard that the other now only lets messages progress and has reported
+            their final state, in seconds of ``time.perf_counter()``; infinite before.
     """
 
     begun: dict[int, float]
@@ -96,7 +96,7 @@ _awaited: dict[int, tuple[int, int]] = {}
 
 @contextlib.contextmanager
 def awaiting(comm: MPI.Comm, step: int, number: int) -> Iterator[None]:
-    """Say that calls on ``comm`` in this block are the ``number``-th ``step`` of all ranks."""
+    """Declare that calls on ``comm`` in this block are the ``number``-th ``step`` of all ranks."""
     _awaited[comm.handle] = step, number
     try:
         yield
@@ -132,7 +132,7 @@ def tell_closed(comm: MPI.Intracomm, begun: int) -> None:
         )
     news = pickle.dumps((identity, begun, open_with))
     _send(_CLOSED, news, log.group_of(comm).ranks)
-    hear()  # as they tell, too: else their news would pile up where nobody ever waits
+    hear()  # they report as well, and their reports would pile up on a rank that never waits
 
 
 def _send(tag: int, news: bytes, ranks: Sequence[int]) -> None:
@@ -167,7 +167,7 @@ def _messages_with() -> frozenset[int]:
         return frozenset({_EVERYBODY})
     operations = [op for op in log.reader.open_operations() if op.sends or op.needs_send]
     found = {_EVERYBODY if op.world_peer == ANY else op.world_peer for op in operations}
-    # Of a closed group the log says that nobody waits for them, but they may move on yet.
+    # For a closed group the log says that no thread waits for them, but they may still progress.
     return frozenset(found.union(map(_peer_of, message_progress.under_way())))
 
 
@@ -181,10 +181,10 @@ def _peer_of(work: object) -> int:
 
 
 def await_all(is_vain: Callable[[], bool]) -> None:
-    """Return when every living rank has come to this call, or ``is_vain()``.
+    """Return when every living rank has come to this call, or ``is_vain()`` is true.
 
-    A rank that has not come to its end is waited for as long as it runs: the bound of this wait is
-    that rank's own.
+    The wait for a rank that has not come to its end lasts as long as that rank runs, so it is
+    bounded by that rank's own limits.
     """
     global _told
     if runtime.news_comm is None:
@@ -232,7 +232,7 @@ def _all_have_left() -> bool:
 
 
 def hear() -> None:
-    """Take in what other ranks have told; never waits."""
+    """Receive the reports of other ranks; never waits."""
     comm = runtime.news_comm
     if comm is None or MPI.Is_finalized() or not _lock.acquire(blocking=False):
         return
@@ -247,7 +247,7 @@ def hear() -> None:
 
 
 def _take_in(comm: MPI.Intracomm, rank: int) -> bool:
-    """Take in one message of a rank; return False if there is none, or it has only begun."""
+    """Receive one message of a rank; return False if there is none, or it has only begun."""
     if rank not in _arriving:
         status = MPI.Status()
         message = comm.Improbe(rank, MPI.ANY_TAG, status)
@@ -282,11 +282,11 @@ def ended_before(ranks: Sequence[int], step: int, number: int) -> str:
 
 
 def will_not_come(ranks: Sequence[int], parent: MPI.Intracomm) -> str:
-    """Return which of ``ranks`` won't make this call, as they have ended or closed ``parent``.
+    """Return which of ``ranks`` won't make this call because they have ended or closed ``parent``.
 
     Args:
         ranks: by their numbers in the world.
-        parent: what the call needs.
+        parent: the communicator that the call needs.
 
     Returns:
         A sentence, "" if there are none.
@@ -301,7 +301,7 @@ def will_not_come(ranks: Sequence[int], parent: MPI.Intracomm) -> str:
 
 
 def look() -> None:
-    """End what this rank waits in without hope; the watcher calls this ten times a second."""
+    """End calls of this rank that can never complete; the watcher calls this ten times a second."""
     before = time.perf_counter() - _LOOK_AFTER_SECONDS
     waiting = [one for one in deadlines.under_way() if one.reason is None and one.started < before]
     if not waiting:

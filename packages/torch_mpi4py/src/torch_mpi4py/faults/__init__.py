@@ -1,1 +1,1 @@
-"""Deadlines, deaths, and what MPI's errors mean."""
+"""Deadlines, deaths, and the meaning of MPI's errors."""

@@ -2,12 +2,12 @@
 
 Open MPI has 65,535 communicators for a process and takes about 10 kB for each, MPICH has 2,048, and
 every group and every renewal makes some. But a rank that frees one at once may still get messages
-on it, and would give them to the next that has its number. So it is only retired.
+on it, and would deliver them to the next communicator with its number. So it is only retired.
 
-One on which nothing has failed is freed by its own ranks: they meet in two barriers on it, for
-which nobody waits (a *farewell*). When the first has ended, all ranks have retired it, so what was
-sent on it and not received can be taken off, which MPICH would otherwise give to the next. When the
-second has ended, all have done that.
+If nothing has failed on it, its own ranks free it: they meet in two barriers on it, which no rank
+waits for (a *farewell*). When the first has ended, all ranks have retired it, so messages that were
+sent on it but not received can be taken off; MPICH would otherwise deliver them to the next. When
+the second has ended, all ranks have done that.
 
 A communicator that has failed can't be used for that. With ULFM it is freed once all ranks have met
 twice since; without ULFM it is never freed. No communicator is freed while this rank refers to it,
@@ -35,9 +35,9 @@ _meetings = 0
 class _Farewell:
     """Two barriers of the ranks of a communicator, after which all may free it.
 
-    In round k a rank sends to the one that is 2^k places on, and receives from the one that is 2^k
-    places back, what the largest number is that it knows of. (MPI's own nonblocking collectives
-    print lines of their own where the communicator is revoked.)
+    In round k a rank sends the largest number that it knows of to the rank 2^k places on, and
+    receives that of the rank 2^k places back. (MPI's own nonblocking collectives print messages if
+    the communicator is revoked.)
     """
 
     def __init__(self, comm: MPI.Intracomm, begun: int) -> None:
@@ -47,7 +47,7 @@ class _Farewell:
         rank, size = comm.Get_rank(), comm.Get_size()
         distances = [2**k for k in range((size - 1).bit_length())]
         self._to = [(rank + distance) % size for distance in distances * 2]
-        # All from the start: nothing of this is to be taken off with what nobody waits for.
+        # All from the start, so that none of these messages is taken off with the abandoned ones.
         self._receives = [
             self._receive((rank - far) % size, k) for k, far in enumerate(distances * 2)
         ]
@@ -59,7 +59,7 @@ class _Farewell:
         return self._comm.Irecv([memory, MPI.INT64_T], source, _LAST_TAG - round), memory
 
     def has_ended(self) -> bool:
-        """Go on as far as it goes without waiting; return whether it has ended on this rank."""
+        """Progress as far as possible without waiting; return whether it has ended on this rank."""
         while self._round < len(self._to) and self._all_done():
             if self._round >= 0:
                 self._known = list(map(max, self._known, self._receives[self._round][1]))
@@ -84,7 +84,7 @@ class _Farewell:
         self._pending.append((request, memory))
 
     def _take_off(self) -> None:
-        """Receive what has arrived and waits for nobody any more; all ranks have retired it."""
+        """Receive arrived messages that no call expects any more; all ranks have retired it."""
         status = MPI.Status()
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
             memory = bytearray(status.Get_count(MPI.BYTE))
@@ -124,7 +124,7 @@ class _Retired:
     def _all_have_done_with_it(self) -> bool:
         try:
             if self.farewell is not None and self.farewell.has_ended():
-                # What is left of a collective that only some have begun can't be taken off.
+                # The remains of a collective that only some ranks have begun can't be taken off.
                 return self.farewell.is_even or has_ulfm()
         except MPI.Exception:  # another rank has revoked it, or died
             self.farewell = None
@@ -135,11 +135,11 @@ _retired: deque[_Retired] = deque()
 
 
 def retire(comm: MPI.Intracomm, begun: int | None = None) -> None:
-    """Have ``comm``, which this rank will not use again, freed in time.
+    """Have ``comm``, which this rank will not use again, freed when that is safe.
 
     Args:
-        begun: how many collectives were begun on it, by which ranks that disagree are found; None
-            if something has failed on it, or may be under way.
+        begun: how many collectives were begun on it, which reveals ranks that disagree; None if
+            something has failed on it, or may be under way.
     """
     if comm != MPI.COMM_NULL:
         with _lock:
@@ -148,7 +148,7 @@ def retire(comm: MPI.Intracomm, begun: int | None = None) -> None:
 
 
 def met() -> None:
-    """Free what may be freed; call it when every living rank has just met the others."""
+    """Free all that may be freed; call it when every living rank has just met the others."""
     global _meetings
     with _lock:
         _meetings += 1
@@ -156,7 +156,7 @@ def met() -> None:
 
 
 def end(seconds: float) -> None:
-    """Free what other ranks let go of within ``seconds``, before MPI ends."""
+    """Free communicators that the other ranks retire within ``seconds``, before MPI ends."""
     deadline = time.monotonic() + seconds
     while any(one.is_under_way() for one in _retired) and time.monotonic() < deadline:
         time.sleep(1e-3)

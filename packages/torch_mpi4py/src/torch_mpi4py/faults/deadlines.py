@@ -36,8 +36,8 @@ _LONGEST_SECONDS = 100 * 365.25 * 86400
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
 _INTERRUPT_GRACE_SECONDS = 0.5
 _MARKED_WITHIN_SECONDS = 0.3
-# A freed call returns within milliseconds; one that has not by then never will. Not seconds are
-# counted: they pass, too, while the whole machine stands still.
+# A freed call returns within milliseconds; one that has not by then never will. Looks are counted
+# rather than seconds, because seconds also pass while the whole machine stands still.
 _STUCK_POLLS = 20
 
 
@@ -50,16 +50,16 @@ _stood_still = 0.0
 
 
 def clock() -> float:
-    """Return seconds by a clock that stands still while somebody looks at a rank's breakpoint."""
+    """Return seconds by a clock that stops while a user inspects a rank's breakpoint."""
     return time.monotonic() - _stood_still
 
 
 class Operation:
     """One blocking MPI call.
 
-    The thread that makes the call writes ``started`` and then ``in_mpi``, so that the watcher, who
-    looks at ``in_mpi`` first, finds the rest. The watcher writes ``reason``, ``report`` and
-    ``polls_left``, and nobody else does.
+    The thread that makes the call writes ``started`` and then ``in_mpi``, so that the watcher,
+    which looks at ``in_mpi`` first, finds the rest. Only the watcher writes ``reason``, ``report``
+    and ``polls_left``.
 
     Attributes:
         comm: the communicator to revoke if it must be freed.
@@ -71,11 +71,11 @@ class Operation:
         outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
             has a reason: see :meth:`end_if_given_up`.
         reason: why the watcher freed it, or None while it has not.
-        report: what every rank was doing when this call was given up.
+        report: the state of every rank when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
             afterwards.
-        without_hope: why it can't end, where that is the reason.
-        channel: what runs it, if it is a collective of a group.
+        without_hope: why it can't end, if that is the reason.
+        channel: the channel that runs it, if it is a collective of a group.
         on_callers_thread: whether a thread of the program waits while it is run.
     """
 
@@ -101,14 +101,14 @@ class Operation:
         return now > self.started + self.seconds + self.stood_still
 
     def give_up(self) -> None:
-        """Leave the call to itself, which has not come back although it was freed."""
+        """Abandon the call, which has not come back although it was freed."""
 
     def take_report(self) -> None:
-        """Find out what every rank is doing, before any is freed."""
+        """Record what every rank is doing, before any is freed."""
         self.report = shared_report.reach(self.comm, since=self.started)
 
     def end_if_given_up(self) -> None:
-        """Raise its error if it waits outside MPI and was given up.
+        """Raise its error if it was given up while it waits outside MPI.
 
         Where the MPI can revoke, it waits until its communicator is revoked.
         """
@@ -136,10 +136,10 @@ class Operation:
 
 
 class Runner:
-    """Something that makes MPI calls one after another, as a channel does.
+    """An object that makes MPI calls one after another, as a channel does.
 
-    The watcher looks at the one that is running, from :func:`watch_over` to :func:`forget`: so
-    for each call only ``running`` is written, by the thread that runs it.
+    From :func:`watch_over` to :func:`forget`, the watcher looks at the call that is running, so
+    each call only has to set ``running``, on the thread that runs it.
     """
 
     running: Operation | None = None
@@ -154,18 +154,18 @@ _previous_wakeup = -1
 
 
 def watch_over(runner: Runner) -> None:
-    """Have the watcher look at what ``runner`` runs."""
+    """Have the watcher look at the calls of ``runner``."""
     watch()
     _runners.add(runner)
 
 
 def forget(runner: Runner) -> None:
-    """Take ``runner``, which will run nothing more, off the watcher's list."""
+    """Remove ``runner``, which will run nothing more, from the watcher's list."""
     _runners.discard(runner)
 
 
 def under_way() -> Iterator[Operation]:
-    """Yield the calls in which this process is, but none that ends while one is looked at."""
+    """Yield the calls that this process is in, except those that end in the meantime."""
     # Copied in one go: other threads add and take away.
     running = [runner.running for runner in list(_runners)]
     for one in (*list(_single), *running):
@@ -174,9 +174,9 @@ def under_way() -> Iterator[Operation]:
 
 
 def revoke(comm: MPI.Comm) -> bool:
-    """Free every rank stuck in ``comm``, where the MPI can; return whether it can.
+    """Free every rank stuck in ``comm``, if this MPI can; return whether it can.
 
-    What every rank is doing is written down first: see :mod:`torch_mpi4py.log.shared_report`.
+    The state of every rank is recorded first: see :mod:`torch_mpi4py.log.shared_report`.
     """
     if comm != MPI.COMM_NULL and not MPI.Is_finalized():
         shared_report.reach(comm)
@@ -185,7 +185,7 @@ def revoke(comm: MPI.Comm) -> bool:
     try:
         comm.Revoke()
     except MPI.Exception:
-        # Already revoked, freed, or its ranks are dead: there is nobody left to free.
+        # Already revoked, freed, or its ranks are dead: no rank is left to free.
         return comm != MPI.COMM_NULL
     return True
 
@@ -194,8 +194,8 @@ def expire(spared: MPI.Comm) -> None:
     """End this process's calls on all comms but ``spared`` as if their time were over.
 
     Ranks that wait for each other do so at the same time. None is freed before all have had a
-    moment to mark their calls: a send that is swept away might pass for a success. Where the MPI
-    frees nobody, only those end that wait outside of it.
+    moment to mark their calls: a send that is swept away might look like a success. Where the MPI
+    can't free ranks, only calls that wait outside it end.
     """
     given_up = [
         one
@@ -276,8 +276,8 @@ def watched(operation: Operation) -> Iterator[None]:
 def confirm_sent(comm: MPI.Comm, what: str) -> None:
     """Check that a send which MPI calls complete was not just swept away by a revocation.
 
-    When a communicator is revoked, Open MPI 5.0.11 ends synchronous and long sends that nobody
-    has received, and sometimes (17 of 120 in a trial) reports them as successful. Where it does so
+    When a communicator is revoked, Open MPI 5.0.11 ends synchronous and long sends that have not
+    been received, and sometimes (17 of 120 in a trial) reports them as successful. Where it does so
     before the revocation itself has come, which takes microseconds, the next call fails instead.
 
     Raises:
@@ -290,11 +290,11 @@ def confirm_sent(comm: MPI.Comm, what: str) -> None:
 def confirm_collective(comm: MPI.Comm, what: str) -> None:
     """Check that a collective which MPI calls complete was not cut short by a death.
 
-    In Open MPI 5.0.11 the usual way of a short Allgatherv, which mpi4py's allgather and allreduce
-    of objects make, too, is a gather and a broadcast, and nobody asks how the broadcast ended:
-    after a death or a revocation it returns without an error, and leaves the buffer as it was.
-    Ranks of ours go another way (``launch.SEES_DEATHS``), but where MPI was initialised before
-    us, or with settings of the user's own, they may not.
+    The usual algorithm of Open MPI 5.0.11 for a short Allgatherv, which mpi4py's allgather and
+    allreduce of objects call, too, is a gather and a broadcast, and the result of the broadcast is
+    never checked: after a death or a revocation it returns without an error, and leaves the buffer
+    as it was. Our ranks use another algorithm (``launch.SEES_DEATHS``), but they may not if MPI was
+    initialised before this package, or with the user's own settings.
 
     Raises:
         RankFailedError: if a rank of ``comm`` is known to have died.
@@ -305,7 +305,7 @@ def confirm_collective(comm: MPI.Comm, what: str) -> None:
 
 
 def on_thread(name: str, function: Callable[..., Any], *args: Any) -> Future:
-    """Run ``function(*args)`` on a thread of its own, which may be left to itself in MPI."""
+    """Run ``function(*args)`` on a thread of its own, which may be abandoned in MPI."""
     future: Future = Future()
 
     def run() -> None:
@@ -415,7 +415,7 @@ def _watch() -> None:
             interrupted_at = None
 
 
-# Functions of their own: a variable of the watcher's would keep the tensors of the last operation.
+# Separate functions: a local variable of the watcher would keep the last operation's tensors.
 
 
 def _end_late_operations(now: float) -> None:
@@ -435,7 +435,7 @@ def _end_interrupted_operations(interrupted_at: float) -> None:
 
 
 def _stand_still(seconds: float) -> None:
-    """Take the time since the last look out of account, if it stands still."""
+    """Discount the time since the last look, if deadlines are suspended."""
     global _stood_still
     if peer_boards.directory is None or not standstill.is_on(Path(peer_boards.directory)):
         return
@@ -445,10 +445,10 @@ def _stand_still(seconds: float) -> None:
 
 
 def _await_next_look() -> float | None:
-    """Return after a tenth of a second, and when the user has interrupted in it, if so.
+    """Wait a tenth of a second; return when the user interrupted in it, if at all.
 
-    Other signals do not make it shorter: a profiler's timer may send hundreds in a second, and
-    looks are counted.
+    Other signals do not shorten it: a profiler's timer may send hundreds a second, and looks are
+    counted.
     """
     interrupted_at = None
     due = time.perf_counter() + _POLL_SECONDS
@@ -466,22 +466,22 @@ def _await_next_look() -> float | None:
 def _interrupt_arrived() -> bool:
     signals = os.read(_wakeup_read, 4096)
     if _previous_wakeup >= 0:
-        with contextlib.suppress(OSError):  # its reader has closed it, or is behind
+        with contextlib.suppress(OSError):  # the reader has closed it, or is behind
             os.write(_previous_wakeup, signals)
     return signal.SIGINT in signals and _interrupts_end_calls()
 
 
 def _interrupts_end_calls() -> bool:
-    """Return whether Ctrl-C is to end what the program does.
+    """Return whether Ctrl-C should end the program's current call.
 
-    A handler of the program's own, which may do no more than set a flag, can't run while the main
-    thread is in MPI. In a notebook an interrupt always ends the cell.
+    The program's own handler, which may only set a flag, can't run while the main thread is in MPI.
+    In a notebook an interrupt always ends the cell.
     """
     return heartbeat.has_cells() or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _try(function: Callable[..., None], *args: Any) -> None:
-    """Call ``function``, and go on if it fails: nothing but this thread can free the rank."""
+    """Call ``function``, and go on if it fails: only this thread can free the rank."""
     try:
         function(*args)
     except Exception:
@@ -489,7 +489,7 @@ def _try(function: Callable[..., None], *args: Any) -> None:
 
 
 def end(operation: Operation, why: str) -> None:
-    """End a call that waits without hope, as if its time were over; the watcher calls this."""
+    """End a call that can never complete, as if its time were over; the watcher calls this."""
     operation.without_hope = why
     _expire(operation, "end")
 

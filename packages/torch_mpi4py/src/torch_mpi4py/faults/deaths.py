@@ -1,4 +1,4 @@
-"""Which ranks have died, asked with some patience.
+"""Finds out which ranks have died, with some patience.
 
 The system tells every rank of a death, but not all at the same moment, and Open MPI takes
 note of it only while it is called for something.
@@ -14,7 +14,7 @@ from ..core.runtime import MPI
 
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
 _PATIENCE_SECONDS = 0.1
-_CERTAIN_PATIENCE_SECONDS = 5.0  # the news is sure to come, but on a machine that may stall
+_CERTAIN_PATIENCE_SECONDS = 5.0  # the report is sure to come, but the machine may stall
 _CALLS_TO_NOTICE = 100  # about 0.1 ms; a death is noted 2 to 8 calls later
 
 
@@ -38,7 +38,7 @@ def is_revoked(comm: MPI.Comm) -> bool:
 def is_broken(comm: MPI.Comm) -> bool:
     """Return whether ``comm`` was revoked, or one of its ranks is known to have died.
 
-    It does not look for news, and takes less than a microsecond. False without ULFM.
+    It does not poll for reports, and takes less than a microsecond. False without ULFM.
     """
     if not _HAS_ULFM or comm == MPI.COMM_NULL:
         return False
@@ -68,9 +68,9 @@ _waited_at = 0.0
 def await_failed_ranks(comm: MPI.Comm, certain: bool = False) -> list[int]:
     """Return the dead of ``comm`` after it was revoked: a death may be the reason.
 
-    Waits a tenth of a second for news if there is none, but not again within a second: many
-    requests may fail together. Where another rank has seen a death, so that it is ``certain``,
-    it waits for as long as the news may take.
+    If none is known, it waits a tenth of a second for a report, but not again within a second: many
+    requests may fail together. If a death is ``certain``, because another rank has seen it, it
+    waits for as long as the report may take.
     """
     global _waited_at
     now = time.monotonic()

@@ -1,6 +1,6 @@
-"""What an error of MPI means, and which of our errors says so.
+"""Translates MPI's errors into those of this package.
 
-A rank that another one has freed finds out why: whether a rank has died, and what all were doing.
+A rank that another one has freed learns why: whether a rank has died, and what all were doing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 
 
 def rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
-    """Return the error of a rank that can't go on with ``what``, as ``dead`` have died."""
+    """Return the error of a rank that can't go on with ``what`` because ``dead`` have died."""
     who = rank_list(dead) if dead else "a rank"
     report = shared_report.reach(comm, dead=dead)
     return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{shared_report.ending(report)}")

@@ -1,4 +1,4 @@
-"""MPI's memory outlives a handle that was thrown away.
+"""Keeps the memory of an open MPI request whose handle was discarded.
 
 A program that drops the handle of an open send or receive may drop the tensor with it, and MPI
 would then read or write memory that has been reused. So request and memory are kept here until the
@@ -13,11 +13,11 @@ from typing import Any
 
 from ..core.runtime import MPI
 
-# Each start of a message adds at most one and looks at a few, so that where thousands are kept a
-# start takes no longer.
+# Each start of a message adds at most one and looks at a few, so a start takes no longer even if
+# thousands are kept.
 _LOOKS = 4
 _kept: deque[tuple[MPI.Request, Any, MPI.Comm | None]] = deque()
-_lock = threading.Lock()  # only tried: a signal's handler may come in here again
+_lock = threading.Lock()  # non-blocking: a signal handler may re-enter here
 
 
 def keep(request: MPI.Request, memory: Any, comm: MPI.Comm | None = None) -> None:
@@ -26,14 +26,14 @@ def keep(request: MPI.Request, memory: Any, comm: MPI.Comm | None = None) -> Non
 
 
 def kept(comm: MPI.Comm | None = None) -> int:
-    """Return how many operations are kept, of those on ``comm`` if it is given."""
+    """Return how many operations are kept; only those on ``comm`` if it is given."""
     if comm is None:
         return len(_kept)
     return sum(each is comm for _, _, each in list(_kept))
 
 
 def let_go() -> None:
-    """Let go of what has ended among those looked at longest ago; cheap where nothing is kept."""
+    """Release ended operations among those checked longest ago; cheap if none are kept."""
     if not _kept or not _lock.acquire(blocking=False):
         return
     try:
@@ -51,5 +51,5 @@ def _has_ended(request: MPI.Request) -> bool:
         if isinstance(request, MPI.Request):  # by MPI's own method, for ours says what was given up
             return MPI.Request.Test(request)
         return request.Test()
-    except MPI.Exception:  # nobody is left to be told; a request still active goes on
+    except MPI.Exception:  # no caller is left to tell; a request that is still active goes on
         return not request

@@ -1,4 +1,4 @@
-"""A wrong argument is refused on the rank that gave it, before MPI sees it."""
+"""Refuses a wrong argument on the rank that passed it, before MPI sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def as_list(
 
     Raises:
         TypeError: if one is not a dense tensor.
-        ValueError: if one is on an unreachable device, or not exactly one where that is asked.
+        ValueError: if one is on an unreachable device, or if ``single`` is set and there is not
+            one.
     """
     if not isinstance(tensors, (torch.Tensor, Sequence)):
         raise TypeError(f"{what} takes a tensor or a list of them, not {type(tensors).__name__}")
@@ -38,7 +39,7 @@ def as_list(
 
 
 def _result(tensor: Any) -> Any:
-    """Return what a functional collective gives, where ``tensor`` only stands for it until then."""
+    """Return the result of a functional collective if ``tensor`` is only a placeholder for it."""
     if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait"):
         return tensor
     return tensor.trigger_wait()

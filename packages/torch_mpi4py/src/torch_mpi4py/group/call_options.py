@@ -1,4 +1,4 @@
-"""The ways of torch to say how a collective is to be done, made one.
+"""Unifies torch's several ways of passing options to a collective.
 
 PyTorch's functions hand a group's methods an options object. Communication hooks and programs may
 give the reduce operation, the root or the timeout alone, or nothing at all.
@@ -31,8 +31,8 @@ def options_of(kind: type[_Options], what: str, *given: Any) -> _Options:
     Args:
         kind: the class of the options, e.g. ``AllreduceOptions``.
         what: the method, for error messages.
-        given: an options object; or a reduce operation, a root (int) and a timeout (timedelta),
-            in any order; None stands for what the caller left out.
+        given: an options object; or a reduce operation, a root (int) and a timeout (timedelta), in
+            any order; None for an option that the caller left out.
 
     Raises:
         TypeError: for anything else, or if something else than the root is given, but no root.
@@ -52,7 +52,7 @@ def options_of(kind: type[_Options], what: str, *given: Any) -> _Options:
 
 
 def _stands_for(kind: type, given: Any) -> bool:
-    """Whether ``given`` are options of another kind that hold what ``kind`` has to."""
+    """Whether ``given`` are options of another kind that hold all that ``kind`` needs."""
     fields = ("asyncOp", *(field for field, _, _ in _FIELDS if hasattr(kind, field)))
     return all(hasattr(given, field) for field in fields)
 
@@ -66,7 +66,7 @@ def _field_for(value: Any, kind: type, what: str) -> str:
     raise TypeError(f"{what} takes {kind.__name__}, or {allowed}, not {given}")
 
 
-# Names that only newer versions of torch have, and what all have.
+# Names that only newer versions of torch have, and those that all have.
 _TORCH_NAMES = {
     "all_gather_single": "_allgather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -78,7 +78,7 @@ _TORCH_NAMES = {
 def without_values(method: Callable) -> Callable:
     """Have a method take fake tensors, too, which have no values.
 
-    Torch's own groups let a tracer note the call, and move nothing.
+    Torch's own groups let a tracer record the call, and move no data.
     """
     name = _TORCH_NAMES.get(method.__name__, method.__name__)
 
@@ -94,9 +94,9 @@ def without_values(method: Callable) -> Callable:
 
 
 def in_every_form(kind: type, **tensors: str) -> Callable[[Callable], Callable]:
-    """Have a method that takes tensors and options take what every overload of torch's does.
+    """Have a method that takes tensors and options accept the arguments of all torch's overloads.
 
-    In place of the options that may be what they hold, by name, or by position in any order.
+    The options may also be passed as their individual values, by name, or by position in any order.
 
     Args:
         kind: the class of the options, which are the method's last argument.

@@ -1,4 +1,4 @@
-"""The collectives of a group run one after another, in the order of the calls.
+"""Runs the collectives of a group one after another, in the order of the calls.
 
 A channel owns a communicator and, from the first asynchronous call on, a progress thread
 (:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
@@ -38,26 +38,27 @@ class Channel(deadlines.Runner):
     """Runs one group's collectives in order on one communicator.
 
     Args:
-        comm: a communicator that nobody else uses for collectives.
+        comm: a communicator that nothing else uses for collectives.
         name: for thread names.
         depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
         seconds: time allowed for the other ranks to make it, too.
 
     Attributes:
         failure: why the channel is unusable, None while it works.
-        inline_allowed: whether who waits for a collective may run it: a stuck one can be freed.
+        inline_allowed: whether a thread that waits for a collective may run it: a stuck one can be
+            freed.
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.
         checks_calls: whether ranks compare their calls before data moves.
-        group: what the communicator is called in the event log.
-        bells: by which its ranks wake each other when a message comes.
+        group: the name of the communicator in the event log.
+        bells: with which its ranks wake each other when a message comes.
         callbacks: where those of the collectives' futures run.
         queues_of_messages: where those of each message's future run.
         ending: the lock under which a collective ends.
         made: how many collectives have been begun on the communicator.
-        running: the collective that is run. Who sets it, under the lock, has the turn and is the
-            only one to take it away.
+        running: the collective that is run. The thread that sets it (under the lock) has the turn,
+            and must clear it.
     """
 
     running: Collective | None = None
@@ -75,8 +76,8 @@ class Channel(deadlines.Runner):
         self.queues_of_messages: WeakSet[CallbackQueue] = WeakSet()
         self.ending = threading.RLock()
         self._lock = threading.Lock()
-        # Those that have not ended; the first may be running. All may add; who has the turn takes
-        # out what it has run.
+        # Those that have not ended; the first may be running. Any thread may add to it; the thread
+        # that has the turn removes those that it has run.
         self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
         self._progress = ProgressThread(name, self._queue, self.run)
@@ -93,11 +94,11 @@ class Channel(deadlines.Runner):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued or running; what was abandoned never ends."""
+        """Whether nothing is queued or running; an abandoned collective never ends."""
         return self._abandoned or (self.running is None and not self._queue)
 
     def most_begun(self) -> int | None:
-        """Return how many collectives there will have been, None if callbacks may add some."""
+        """Return the final number of collectives, None if callbacks may add some."""
         return None if self.callbacks.is_open() else self.made + len(self._queue)
 
     def queue(self, work: Collective) -> None:
@@ -117,12 +118,12 @@ class Channel(deadlines.Runner):
             self._progress.hurry()
 
     def help_with(self, work: Collective) -> None:
-        """Run what is queued up to ``work`` on this thread, as far as nobody else does."""
+        """Run what is queued up to ``work`` on this thread, except what other threads run."""
         while self.inline_allowed and self.run(until=work):
             pass
 
     def hurry(self) -> None:
-        """Have the progress thread begin what is queued now, for one who cannot help."""
+        """Have the progress thread begin what is queued, for a waiting thread that can't help."""
         if self._queue:
             self._progress.hurry()
 
@@ -137,7 +138,7 @@ class Channel(deadlines.Runner):
     def close(self, seconds: float) -> bool:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
         if self._abandoned:
-            return False  # waiting for it would only delay the end of the process
+            return False  # a wait for it would only delay the end of the process
         stopped = self._progress.stop(seconds)
         if stopped and self.running is None:
             deadlines.forget(self)
@@ -152,7 +153,7 @@ class Channel(deadlines.Runner):
         """Run one collective on this thread, unless another thread runs one.
 
         An interrupt may arrive after any call, so nothing is called between taking the turn and
-        knowing that it has to be given back.
+        recording that it has to be given back.
 
         Args:
             work: it is run if nothing is queued; None: the first that is queued.
@@ -200,7 +201,7 @@ class Channel(deadlines.Runner):
                 self._queue.popleft()
 
     def _call_mpi(self, work: Collective) -> BaseException | None:
-        """Do what a collective is made of; return why it failed, None if it has not."""
+        """Perform a collective; return why it failed, None if it succeeded."""
         if self.failure is not None:
             return work.stopped(self.failure)
         comm = self.comm

@@ -1,4 +1,4 @@
-"""What a thread has issued in a block of ``torch.distributed._coalescing_manager``."""
+"""Collects the operations of a block of ``torch.distributed._coalescing_manager``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class CoalescingBlock:
     """A block that is open on one thread.
 
     Args:
-        starts: the frame that has opened it: of torch's context manager, a generator.
+        starts: the frame that opened it: that of torch's context manager, a generator.
 
     Attributes:
         works: the handles on what was issued in the block.

@@ -1,4 +1,4 @@
-"""Each collective as one plan, a function of the communicator that does it.
+"""Each collective as one plan: a function of the communicator that performs it.
 
 A plan is made on the calling thread, which checks arguments and announces what has to be copied.
 It is run later, perhaps on the channel's thread: after the operations before it, whose results it
@@ -124,7 +124,7 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
 
 
 def gather_to_all(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
-    """Do ``comm.Allgatherv``, and raise also where it says nothing of a death."""
+    """Do ``comm.Allgatherv``, and raise also if it does not report a death."""
     comm.Allgatherv(send, receive)
     confirm_collective(comm, "all_gather")
 
@@ -218,7 +218,7 @@ def all_to_all(outputs: list[torch.Tensor], sources: list[torch.Tensor]) -> Plan
     """Send ``sources[r]`` to rank r and receive ``outputs[r]`` from it, for all r.
 
     Raises (when run):
-        MismatchError: on every rank, if what one rank sends another does not expect.
+        MismatchError: on every rank, if a rank sends data that its receiver does not expect.
     """
     send_counts = [source.numel() for source in sources]
     receive_counts = [output.numel() for output in outputs]

@@ -1,4 +1,4 @@
-"""Keeps torch.compile out of this package's functions.
+"""Keeps torch.compile out of the functions of this package.
 
 Where torch.compile can't put a call into its graph, it lets Python run the call, and tries to
 compile each Python function that runs below. The operations of gloo are C++, so they just run; ours
@@ -49,7 +49,7 @@ def _accept_our_groups(variable: Any) -> None:
 
 
 class _RulesFinder(MetaPathFinder):
-    """Finds the module of Dynamo's list as the other finders do, and teaches it when it is run."""
+    """Finds the module of Dynamo's list as the other finders do, and patches it when it is run."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

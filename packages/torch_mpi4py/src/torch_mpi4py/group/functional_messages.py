@@ -18,7 +18,7 @@ _library = torch.library.Library("_c10d_functional", "IMPL")
 
 
 def install() -> None:
-    """Have the operator come here first, where this PyTorch has it."""
+    """Route the operator to this module first, if this PyTorch has it."""
     if hasattr(_operators, "batch_p2p_ops"):
         for device in ("CPU", "CUDA"):
             _library.impl("batch_p2p_ops", _batch_p2p_ops, device)

@@ -1,4 +1,4 @@
-"""Callbacks run in the order they were attached, on a thread of their own.
+"""Runs callbacks in the order in which they were attached, on a thread of their own.
 
 ``work.get_future().then(callback)`` is how DDP's communication hooks chain computation to a
 collective, and PowerSGD's callbacks issue further collectives. Collectives must be issued in
@@ -37,8 +37,8 @@ import torch
 from ..core.cuda_copies import current_gpu
 
 DEPTH_OF_MESSAGES = 1000
-"""Of callbacks of messages: far from those of callbacks of collectives."""
-# A thread without callbacks ends after so long; the next callback starts another.
+"""Of messages' callbacks: far from those of collectives' callbacks."""
+# A thread without callbacks ends after this time; the next callback starts another.
 _IDLE_SECONDS = 1.0
 
 callback_depths: dict[int, int] = {}
@@ -87,7 +87,7 @@ class OrderedFuture(torch.futures.Future):
 
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None = None) -> None:
-    """Complete ``future``; one that the program has completed itself stays as it is."""
+    """Complete ``future``, unless the program has completed it itself."""
     if future.done():
         return
     with current_gpu(future.devices):
@@ -103,9 +103,9 @@ def settle(future: OrderedFuture, result: Any, error: BaseException | None = Non
 def raise_at_end_of_backward(wait: Callable[[], Any]) -> bool:
     """Inside a backward pass, have it call ``wait()`` at its end; return whether it will.
 
-    DDP's reducer waits for futures in C++, where no interrupt arrives, and takes the value of
-    a failed Python future for a tensor, which crashes. This wait comes before that one, in
-    Python: it is interruptible, and its error leaves ``backward()`` as it is.
+    DDP's reducer waits for futures in C++, where no interrupt arrives, and treats the value of a
+    failed Python future as a tensor, which crashes. This wait comes before that one, in Python: it
+    is interruptible, and its error leaves ``backward()`` as it is.
     """
     inside = torch._C._current_graph_task_id() != -1
     if inside:
@@ -122,14 +122,14 @@ class Attached(NamedTuple):
 
 
 class CallbackQueue:
-    """Runs callbacks one after another, on a thread that is there while there are some.
+    """Runs callbacks one after another, on a thread that exists only while there are some.
 
     Args:
         name: for the thread's name.
-        depth: of the operations whose callbacks these are; the callbacks have one more.
+        depth: of the operations whose callbacks these are; the callbacks' own depth is one more.
 
     Attributes:
-        seconds: for so long one callback may keep others waiting.
+        seconds: how long one callback may keep others waiting.
     """
 
     seconds = math.inf
@@ -150,9 +150,9 @@ class CallbackQueue:
     def put(self, attached: Attached) -> None:
         """Run a callback when its turn has come and its parent is complete."""
         mine = _queues_of_threads.get(threading.get_ident())
-        # Who runs a callback may wait for this one, and this queue's thread may, directly or not,
-        # wait for the callback. Callbacks that wait only for those of younger queues, and run
-        # all others themselves, never wait in a circle.
+        # The thread that runs a callback may wait for this one, and this queue's thread may,
+        # directly or not, wait for that callback. Callbacks that wait only for those of younger
+        # queues, and run all others themselves, never wait in a circle.
         blocked = attached.parent.blocked_by == threading.get_ident()
         if mine is not None and self._number <= mine._number and not blocked:
             self._run_one(attached)
@@ -171,7 +171,7 @@ class CallbackQueue:
         self._running = None
 
     def relieve(self, now: float) -> None:
-        """Have another thread go on where one callback has kept others waiting for too long."""
+        """Have another thread take over when one callback has kept others waiting too long."""
         running, since = self._seen
         if not self._waiting or self._running is not running or running is None:
             self._seen = self._running, now
@@ -196,7 +196,7 @@ class CallbackQueue:
         return not thread.is_alive()
 
     def run_up_to(self, future: OrderedFuture) -> None:
-        """On this queue's own thread, run the callbacks up to the one that gives ``future``.
+        """On this queue's own thread, run the callbacks up to the one that completes ``future``.
 
         Raises:
             RuntimeError: if ``future`` can't be complete before this callback has returned.

@@ -1,7 +1,7 @@
 """Makes the communicators that process groups run on.
 
-All ranks of a group come here together. If it is only some of the ranks, they meet at the store
-first, so that a rank which never comes holds up none inside MPI.
+All ranks of a group call this together. If they are only some of the ranks, they meet at the store
+first, so that a rank which never comes does not block the others inside MPI.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def part_of(
 
     Args:
         name: the new group's, equal on all members; a number if no other group has had it.
-        store: where the members meet, which no others do.
+        store: where the members meet, and no other rank.
         what: the call, by its name in torch.distributed.
     """
     with events.making(what, events.log.part_of(parent, members)):
@@ -73,7 +73,7 @@ def part_of(
         group.Free()
         everyone.Free()
         if meeting is not None and meeting.place == 0:
-            meeting.forget()  # all have left it, and none has gone on to another
+            meeting.forget()  # all have left it, and none has continued to another
         settle(comm, seconds)
     return comm
 
@@ -88,8 +88,8 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
     rank = base().Get_rank()
     meeting = meet(store, what, base(), size, seconds, what)
     members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
-    # Without a watcher: it would revoke the base, from which all others are made, and that would
-    # not even end this call. All ranks have just been here, and begin it now.
+    # Without the watcher, which would revoke the base, from which all others are made, and that
+    # would not even end this call. All ranks have just met here, and begin it now.
     group = base().Get_group().Incl(members)
     comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(what))
     settle(comm, seconds)
@@ -97,5 +97,5 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
 
 
 def _tag_of(name: str) -> int:
-    """Return a tag that is equal on all ranks and apart from those of callback channels."""
+    """Return a tag that is equal on all ranks and distinct from those of callback channels."""
     return tag_apart(1024 + zlib.crc32(name.encode()) % 15360)

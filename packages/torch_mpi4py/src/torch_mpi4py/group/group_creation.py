@@ -36,7 +36,7 @@ def create_group(
     """Make the process group that torch asks for; called on its members only.
 
     Raises:
-        ValueError: if it is asked for beside another backend, and this PyTorch can't have both.
+        ValueError: if it is requested beside another backend, and this PyTorch can't have both.
     """
     backends = asked_for()
     try:
@@ -48,7 +48,7 @@ def create_group(
     if not is_mixed:
         return MPIProcessGroup(*place)
     group = MixedGroup(*place, options.process_group, backends)
-    options.store = group.get_group_store()  # after a death nobody may serve the one given
+    options.store = group.get_group_store()  # after a death, the store given may have no server
     try:
         make_others(options, backend_options, backends)
     except BaseException:
@@ -96,7 +96,7 @@ def _place_of_group(
 def _inherited(timeout: timedelta) -> timedelta:
     """Return the default group's timeout for a group that was made without one of its own.
 
-    Torch gives such a group half an hour, however short the default group's timeout is.
+    Torch gives such a group half an hour, however short the default group's timeout.
     """
     parent = dist.distributed_c10d._get_default_group()
     if timeout != dist.default_pg_timeout or not isinstance(parent, MPIProcessGroup):

@@ -1,8 +1,8 @@
 """Finds an address of rank 0's host that the ranks on all other hosts reach.
 
-What the host's name stands for is no answer: Debian gives 127.0.1.1. So rank 0 listens on each of
-its addresses, and the others try which of them they reach. ``TORCH_MPI4PY_STORE_HOST`` on rank 0
-names one instead.
+Looking up the host's name does not help: Debian gives 127.0.1.1. So rank 0 listens on each of its
+addresses, and the others try which ones they can reach. ``TORCH_MPI4PY_STORE_HOST`` on rank 0 sets
+the address explicitly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def meeting_address(comm: MPI.Intracomm, hosts: Sequence[str], seconds: float) -
     Args:
         comm: of all ranks that have to reach it.
         hosts: the name of each rank's host.
-        seconds: until a rank that does not come is an error.
+        seconds: how long to wait for a rank before that is an error.
 
     Raises:
         ConnectionError: if no address can be reached from every host; the message names the hosts.
@@ -43,7 +43,7 @@ def meeting_address(comm: MPI.Intracomm, hosts: Sequence[str], seconds: float) -
         offered: list[tuple[str, int]] = []
         if rank == 0:
             for address in _addresses():
-                with contextlib.suppress(OSError):  # it has gone, or is not for this
+                with contextlib.suppress(OSError):  # it has gone, or is unsuitable
                     listener = listening.enter_context(listen(address))
                     offered.append(listener.getsockname()[:2])
         offered = together(comm.bcast, offered, 0)

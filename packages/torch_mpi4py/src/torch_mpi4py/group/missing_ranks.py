@@ -34,7 +34,7 @@ def monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Return when all ranks of ``group`` have come; if some do not, all others name them.
+    """Return when all ranks of ``group`` have arrived; otherwise all others name the missing.
 
     ``torch.distributed.monitored_barrier`` does this for gloo and refuses every other backend.
 
@@ -55,7 +55,7 @@ def monitored_barrier(
         timeout = timedelta(seconds=timeout)
     if group in live_groups:
         group.monitored_barrier(timeout, wait_all_ranks)
-    else:  # torch's own knows what to do about another backend, and about a rank outside
+    else:  # torch's own handles other backends, and ranks outside the group
         dist.monitored_barrier(group, timeout, wait_all_ranks)
 
 
@@ -66,7 +66,7 @@ def wait(
     seconds: float,
     wait_all_ranks: bool,
 ) -> None:
-    """Do what :func:`monitored_barrier` says, for a group on ``comm``.
+    """Implement :func:`monitored_barrier` for a group on ``comm``.
 
     Args:
         store: the group's.
@@ -117,7 +117,7 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
             raise
         ranks, _, answer = store.get(key).decode().partition(" ")
         if str(rank) in ranks.split(","):
-            if not answer and rank == 0:  # all are in this round: nobody will ask for that one
+            if not answer and rank == 0:  # all are in this round: no rank will ask for that one
                 store.delete_key(_round(number - 1))
             return answer
 
@@ -133,7 +133,7 @@ def _place_of(rank: int) -> str:
 def _answer(
     missing: list[int], dead: list[int], gone: str, seconds: float, wait_all_ranks: bool
 ) -> str:
-    """Return what :func:`_outcome` does, if ``dead`` have died and ``missing`` are late.
+    """Return the result of :func:`_outcome`, if ``dead`` have died and ``missing`` are late.
 
     Args:
         gone: which of those that are missing will never come, and why; "" if none.

@@ -23,10 +23,10 @@ from .process_group import MPIProcessGroup, Started
 from .refused_methods import refused
 
 _NAME = MPIProcessGroup.backend
-# PyTorch's function that makes a group and its variable with what the program has asked for: it
-# hands the backends neither.
+# PyTorch's function that makes a group and its variable with the program's request: PyTorch passes
+# the backends neither.
 _MAKER, _ASKED = "_new_process_group_helper", "backend_config"
-# From PyTorch 2.14 on a backend is handed the group that is being made, and all can be made alike.
+# From PyTorch 2.14 on, a backend is passed the group under construction, and all can be made alike.
 IS_POSSIBLE = hasattr(c10d._DistributedBackendOptions, "process_group")
 
 
@@ -42,7 +42,7 @@ def has_others(backends: Mapping[str, str]) -> bool:
     """Return whether some of the backends are not ours.
 
     Raises:
-        ValueError: if they are, and this PyTorch can't have it.
+        ValueError: if they are, and this PyTorch does not support it.
     """
     others = {device: name for device, name in backends.items() if name != _NAME}
     if others and not IS_POSSIBLE:
@@ -62,7 +62,7 @@ def has_others(backends: Mapping[str, str]) -> bool:
 def make_others(
     options: c10d._DistributedBackendOptions, backend_options: Any, backends: Mapping[str, str]
 ) -> None:
-    """Make the backends that PyTorch has not made, and give them to its group, as it would.
+    """Make the backends that PyTorch has not made, and register them in its group, as it would.
 
     Args:
         options: PyTorch's for our backend; its store becomes that of the last one made.
@@ -101,7 +101,7 @@ class MixedGroup(MPIProcessGroup):
     """A group on MPI that leaves the tensors of some devices to other backends.
 
     MPI does everything without a device: a barrier that names none, object collectives if the CPU
-    is ours, ``monitored_barrier``. Deadlines, freeing and reports are those of MPI's part.
+    is ours, ``monitored_barrier``. Deadlines, freeing and reports cover only MPI's part.
 
     Args:
         comm, timeout, store: as :class:`MPIProcessGroup` takes them.
@@ -163,7 +163,7 @@ class MixedGroup(MPIProcessGroup):
         others, self._others = self._others, None
         if others is None:
             return
-        self._left.clear()  # what is called from now on is told that the group was destroyed
+        self._left.clear()  # later calls report that the group was destroyed
         others.shutdown()
         # gloo joins threads when it is freed. A backend does so without the interpreter's lock,
         # for which they may wait; a group would hold it, so the backends go last.
@@ -218,7 +218,7 @@ class MixedGroup(MPIProcessGroup):
 
 
 def _by_device(name: str) -> Callable[..., Started]:
-    """Return a method that leaves it to the device of its tensors who does the operation."""
+    """Return a method that chooses the backend by the device of its tensors."""
     ours = getattr(MPIProcessGroup, name)
 
     @functools.wraps(ours)

@@ -1,7 +1,7 @@
-"""Sends and receives are MPI requests, started at once and waited for later.
+"""Sends and receives as MPI requests, started at once and waited for later.
 
-They never queue behind a collective, nor behind each other. A message that is longer or
-shorter than the receiver's tensor is an error on the receiver.
+They never queue behind a collective, or behind each other. A message that is longer or shorter than
+the receiver's tensor is an error on the receiver.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class PointToPointWork(Handle):
         """Block until the buffer may be used again.
 
         Args:
-            timeout: stop waiting after so long. The message may be waited for again, as a
-                collective may, and other than with gloo.
+            timeout: stop waiting after this time. The message may be waited for again, as a
+                collective may, and unlike with gloo.
 
         Raises:
             DeadlineError: if the other rank does not come within the group's timeout, and the
@@ -189,11 +189,11 @@ class PointToPointWork(Handle):
         return True
 
     def _wait_for_end(self, seconds: float) -> float:
-        """Return once waiting takes no time any more, or raise DeadlineError.
+        """Return once MPI's wait would return at once, or raise DeadlineError.
 
         Returns:
-            For how long MPI may wait: once a rank has died, only MPI's own wait says whether this
-            message is concerned, and it has what is left of ``seconds``.
+            How long MPI may wait: once a rank has died, only MPI's own wait shows whether this
+            message is affected, and it gets the rest of ``seconds``.
         """
         until = time.monotonic() + seconds
 
@@ -235,7 +235,7 @@ class PointToPointWork(Handle):
             self._take_delivery()
         except MPI.Exception as error:
             self.error = translate(error, self._what, self._channel.comm)
-        except Exception as error:  # as of copying to a GPU, which concerns this rank alone
+        except Exception as error:  # such as a failed copy to a GPU, which affects only this rank
             self.error = error
         except KeyboardInterrupt:
             self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
@@ -243,8 +243,8 @@ class PointToPointWork(Handle):
         if self._is_of_a_death_alone():
             self._end_alone()
             return
-        # A message that does not fit concerns this receive alone; what revoked the
-        # communicator, or left the request behind, concerns the group.
+        # A message that does not fit affects only this receive; a revoked communicator, or an
+        # abandoned request, affects the group.
         if isinstance(self.error, _FATAL) or (self.error and self._request):
             self._channel.fail(self.error)
         self._end()
@@ -328,9 +328,9 @@ class PointToPointWork(Handle):
             return taken_back
 
     def take_back(self) -> bool:
-        """Cancel a receive that is to be posted again; return False if it has ended.
+        """Cancel a receive in order to post it again; return False if it has ended.
 
-        One that another thread waits for is left to it: that wait ends by the death itself.
+        A receive that another thread waits for is left alone: the death itself ends that wait.
         """
         if self.done or not self._lock.acquire(blocking=False):
             return False

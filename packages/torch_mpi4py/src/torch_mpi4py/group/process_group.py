@@ -62,8 +62,8 @@ Started: TypeAlias = dist._Work | None
 _CLOSE_SECONDS = 10.0
 _get_frame = sys._getframe
 
-# Most programs reduce the same few tensors again and again. By address, number of elements, dtype
-# and operation: what was worked out for one, which holds for whatever lies there.
+# Most programs reduce the same few tensors again and again. Caches, by address, number of elements,
+# dtype and operation, the preparation for one, which holds for any tensor at that address.
 _known_all_reduces: dict[tuple[int, int, torch.dtype, int], tuple[Call, collectives.Plan]] = {}
 _MOST_KNOWN = 1000
 
@@ -78,7 +78,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     """
 
     backend = "mpi4py"
-    """What a program writes to have such a group."""
+    """The name by which a program requests this backend."""
 
     def __init__(
         self, comm: MPI.Intracomm, timeout: timedelta, store: dist.Store | None = None
@@ -121,7 +121,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         self._name_channels()
 
     def _name_channels(self) -> None:
-        """Call the group in the event log what its user calls it."""
+        """Give the group its user's name for it in the event log."""
         name = self._group_desc
         if name in {"", "undefined"}:
             name = f"group {self._group_name}"
@@ -177,7 +177,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        """Do nothing, as torch wants it of backends whose operations can't be given more time."""
+        """Do nothing, as torch requires of backends whose operations can't be given more time."""
 
     # --- life -----------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         block = self._block() if self._blocks else None
         asynchronous = opts.asyncOp or block is not None
         self._sequence_number += 1
-        # A handle is of torch's class, which takes long to make; who waits needs none.
+        # A handle is of torch's class, which is slow to make; a caller that waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
         work.on_callers_thread = not asynchronous
         if links.entered:
@@ -355,7 +355,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
             kind, dtype, shape, size = call.places or log.describe(call)
             if handed_over is not None and call.dtype is not None:
                 size = handed_over * call.dtype.itemsize
-            # One frame more is the group's: a frame that is not looked at need not be made.
+            # One more frame is the group's: a frame that is not inspected need not be made.
             try:
                 site = site_of(_get_frame(2))
             except ValueError:  # a thread of C++ has called the group
@@ -450,7 +450,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     ) -> MPIProcessGroup:
         """Return a new group of the ``size`` ranks that come to ``store``, in order of arrival.
 
-        They may be of different groups of this MPI job.
+        They may belong to different groups of this MPI job.
         """
         self._require_open("merge_remote_group")
         name = group_name or f"{self._group_name}:merge"
@@ -493,8 +493,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     def allreduce(
         self, tensors: Any = None, opts: Any = None, *given: Any, **named: Any
     ) -> Started:
-        # As torch's own function calls it. What is asked of a tensor costs time, so it is done here
-        # and not in functions.
+        # As torch's own function calls it. Reading a tensor's attributes takes time, so it is done
+        # here and not in functions.
         if (
             type(opts) is AllreduceOptions
             and type(tensors) is list
@@ -733,10 +733,10 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Return when all ranks have come; if some do not, all others raise and name them.
+        """Return when all ranks have arrived; otherwise all others raise and name the missing.
 
         Args:
-            timeout: time allowed, the group's own if None; zero asks who is there now.
+            timeout: time allowed, the group's own if None; zero asks which ranks are there now.
             wait_all_ranks: name all that are missing; otherwise the first, and a death at once.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A thread that runs queued tasks, at once, or if no other thread has run them soon.
+"""A thread that runs queued tasks at once, or if no other thread runs them soon.
 
 If every core has a rank that computes, a thread that communicates in the background takes the core
 from one of them, and costs more than it hides. In that case the thread is patient: it leaves queued
@@ -28,7 +28,7 @@ from ..log.peer_boards import board_of
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
-# After so many looks at an empty queue the thread sleeps until it is called.
+# After this many looks at an empty queue the thread sleeps until it is called.
 _QUIET_LOOKS = 20
 _LOOK, _HURRY, _STOP = range(3)
 
@@ -42,8 +42,8 @@ class ProgressThread:
         run_next: runs the first of them, unless another thread runs one; returns whether it did.
 
     Attributes:
-        hurries: whether it wants to run what is queued as soon as no other thread runs a task;
-            who ends one then calls :meth:`hurry`.
+        hurries: whether it should run what is queued as soon as no other thread runs a task; a
+            thread that ends one then calls :meth:`hurry`.
     """
 
     def __init__(self, name: str, tasks: deque[Any], run_next: Callable[[], bool]) -> None:
@@ -119,9 +119,9 @@ class ProgressThread:
 
 
 def cores_are_taken() -> bool:
-    """Return whether the ranks on this machine, when all compute, leave no core to other threads.
+    """Return whether the ranks on this machine, when all compute, leave no core for other threads.
 
-    A process that may not use all cores of the machine is taken to have its own to itself.
+    A process that is restricted to some of the machine's cores is assumed to have them to itself.
     """
     return torch.get_num_threads() >= _cores_a_rank()
 

@@ -1,4 +1,4 @@
-"""Methods that torch declares for every process group and ours does not have.
+"""Methods that torch declares for every process group and that ours does not support.
 
 Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here,
 each call raises an error that says why.
@@ -25,7 +25,7 @@ _NO_PEERS = "mpi4py cannot add ranks to a group; torch_mpi4py.shrink() leaves ou
 
 
 class RefusedMethods:
-    """What a group refuses; the class comes before torch's own in its bases."""
+    """The methods that a group refuses; this class comes before torch's own in its bases."""
 
     supports_reconfigure = False
     supports_window = False

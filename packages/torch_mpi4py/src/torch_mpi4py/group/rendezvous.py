@@ -1,4 +1,4 @@
-"""Ranks that MPI started already know each other, so no address is needed.
+"""The ``mpi://`` rendezvous: ranks that MPI started know each other, so no address is needed.
 
 ``init_method="mpi://"`` gets rank and world size from MPI. Torch also needs a key-value
 store: rank 0 opens one on a port the system chooses and broadcasts its address over MPI.
@@ -26,8 +26,9 @@ from .meeting_address import listen, meeting_address
 
 _LOOPBACK = "127.0.0.1"
 
-# The latest stores, on the rank that serves them. They outlive the group: other ranks may still
-# be meeting there in new_group when this one, not a member, has destroyed its default group.
+# The latest stores, on the rank that serves them. They outlive the group: other ranks may still be
+# meeting there in new_group after this rank, which is not a member, has destroyed its default
+# group.
 _serving: list[dist.Store] = []
 # Communicator and store of the group that is being made, where both are there already.
 ready_made: list[tuple[MPI.Intracomm, dist.Store]] = []
@@ -106,7 +107,7 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
             raise
         share((host, port))
         if size == base().Get_size():
-            _serving.clear()  # every rank is here, so nobody needs the ones before
+            _serving.clear()  # every rank is here, so no rank needs the earlier ones
         _serving.append(store)
         return store
     host, port = share(None)

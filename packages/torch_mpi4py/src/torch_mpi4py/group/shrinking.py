@@ -33,7 +33,7 @@ from .rendezvous import group_on, open_store
 
 
 class Shrunk(NamedTuple):
-    """Who is left.
+    """The outcome of a shrink: which ranks are left.
 
     Attributes:
         dead: the ranks that died, by their old numbers.
@@ -51,10 +51,11 @@ class Shrunk(NamedTuple):
 def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
     """Continue with the living ranks; each of them must call this.
 
-    Everything in which ranks may still be waiting is revoked first. Afterwards, :func:`world` is a
-    communicator of the survivors, with new numbers in the same order. If there was a default
-    process group, there is a new one, with the same timeout; all other groups are gone.
-    Variables are kept. A model's weights are equal on all ranks only if all finished the same step.
+    Every communicator in which ranks may still be waiting is revoked first. Afterwards,
+    :func:`world` is a communicator of the survivors, with new numbers in the same order. If there
+    was a default process group, there is a new one, with the same timeout; all other groups are
+    gone. Variables are kept. A model's weights are equal on all ranks only if all finished the same
+    step.
 
     Args:
         seconds: time allowed for the others to come.

@@ -1,7 +1,7 @@
 """Adds up sparse COO tensors, e.g. the gradients of ``nn.Embedding(sparse=True)``.
 
-Each rank may have other rows, and another number of them. All gather the indices and values of
-all, and each adds up what has the same index.
+Each rank may have different rows, and a different number of them. Every rank gathers the indices
+and values of all, and adds up the values with the same index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .collectives import MOST_UNEQUAL, Plan, by_rank, gather_to_all, scale_after
 
 
 class SparseCall(Call):
-    """What must be equal on all ranks: the shape with the number of sparse dimensions."""
+    """The part that must be equal on all ranks: the shape with the number of sparse dimensions."""
 
     layout = 1
 
@@ -84,7 +84,7 @@ def _current_gpu(tensor: torch.Tensor) -> contextlib.AbstractContextManager[obje
 
 
 def _require_few(elements: int) -> None:
-    """Raise on all ranks alike, since none knows before how many the others have."""
+    """Raise on all ranks alike, since none knows beforehand how many the others have."""
     if elements > MOST_UNEQUAL:
         raise MismatchError(
             f"all_reduce: the ranks' sparse tensors have {elements} values together, more than "

@@ -1,4 +1,4 @@
-"""Ranks meet at the store before a call from which nothing could free them.
+"""A meeting of ranks at the store, before a call that nothing could free them from.
 
 Revoking a parent communicator does not end ``MPI_Comm_create_group``, so a rank that never comes
 would block the others indefinitely. They call it only when all have announced themselves; if one
@@ -11,9 +11,9 @@ round for all, by an entry that is written once. A rank that comes to a round wh
 goes on to the next one, so ranks that have tried more or less often find each other. If no other
 rank will come again under that name, it is told at once that the others have given up.
 
-Nobody waits for a rank that has died, ended or destroyed the parent group, nor once the
-communicator has been revoked: a rank that gave up, or that calls ``shrink``, frees those that wait
-here, too.
+The wait also ends if a missing rank has died, ended or destroyed the parent group, or if the
+communicator has been revoked: a rank that gave up, or that calls ``shrink``, frees the ranks that
+wait here, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Meeting(NamedTuple):
         return [self.store.get(key).decode() for key in keys]
 
     def forget(self) -> None:
-        """Remove what only this round needs; for one rank, once all others have met it."""
+        """Remove this round's entries; one rank calls this, once all others have met it."""
         self.store.delete_key(f"{self.round}/arrived")
         self.store.delete_key(f"{self.round}/outcome")
 
@@ -134,7 +134,7 @@ def _await_outcome(
 
 
 def _hopeless(comm: MPI.Intracomm, members: Sequence[int]) -> str:
-    """Return why ``members`` will not all come, "" if nothing speaks against it."""
+    """Return why ``members`` will not all come, "" if there is no reason."""
     dead = [rank for rank in failed_ranks(comm) if rank in members]
     if dead:
         return f"{_DEAD} {' '.join(map(str, dead))}"
@@ -166,10 +166,10 @@ def _error(
 
 @contextlib.contextmanager
 def answering(comm: MPI.Intracomm, what: str) -> Iterator[None]:
-    """Say what it means if the store of ``comm``'s ranks gives no answer in this block.
+    """Translate the errors of a store of ``comm``'s ranks that does not answer in this block.
 
     Raises:
-        RankFailedError: if a rank has died, as the one that served the store.
+        RankFailedError: if a rank has died, such as the one that served the store.
         CommunicationError: if it has gone for another reason.
     """
     try:

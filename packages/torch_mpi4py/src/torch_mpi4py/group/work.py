@@ -47,7 +47,7 @@ future_lock = threading.Lock()
 
 
 class Handle(dist._Work):
-    """What the handles on a collective, on a message and on several of them have in common.
+    """Base class of the handles on a collective, on a message and on several of them.
 
     Attributes:
         done: whether it has ended, well or not.
@@ -83,15 +83,14 @@ class Handle(dist._Work):
 class Collective(Operation):
     """One collective on its way, from the call to its end.
 
-    Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
-    have no value here, before any other thread sees it: an ``__init__`` that does so would take
-    longer.
+    Any one thread runs it; any thread may wait for it. Its creator sets the attributes that have no
+    value here before any other thread sees it: an ``__init__`` for that would take longer.
 
     Attributes:
         done: whether it has ended, well or not.
         error: why it failed, None while it has not.
         tensors: the output tensors.
-        call: what all ranks must agree on.
+        call: the description on which all ranks must agree.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
         link: the link that carries it, None if MPI does.
@@ -122,9 +121,9 @@ class Collective(Operation):
         return super().is_late(now)
 
     def take_options(self) -> None:
-        """Have the timeout of the options, if there is one, in place of the group's.
+        """Use the timeout of the options, if there is one, in place of the group's.
 
-        For one whose caller waits only the watcher asks: reading torch's options is slow.
+        If the caller waits, only the watcher asks for it: reading torch's options is slow.
         """
         seconds = seconds_of(getattr(self.options, "timeout", None))
         if seconds > 0:
@@ -140,13 +139,13 @@ class Collective(Operation):
 
     def finish(self, error: BaseException | None) -> None:
         """Record the end once; later calls change nothing."""
-        if self._baton is None:  # nobody waits for it but this thread
+        if self._baton is None:  # only this thread waits for it
             self.error = self.error or error
             log.end(self.event, error)
             self.done = True
             return
-        # The watcher may give a call up in the moment in which it comes back after all. A thread
-        # may enter again: an interrupt in the middle of the end is the error of a second one.
+        # The watcher may give up a call at the very moment it returns after all. A thread may
+        # re-enter: an interrupt in the middle of the first end is the error of a second one.
         with self.channel.ending:
             if self.done:
                 return
@@ -158,7 +157,7 @@ class Collective(Operation):
             on_done()
 
     def give_up(self) -> None:
-        """End it for those who wait, and the channel with it: its thread stays behind in MPI."""
+        """End it for waiting threads, and the channel with it: its thread stays behind in MPI."""
         self.channel.abandon(self)
 
     def stopped(self, failure: BaseException | None) -> RevokedError:
@@ -177,12 +176,12 @@ class Collective(Operation):
         """Block until the operation is done.
 
         Args:
-            timeout: stop waiting after so long. As with gloo, the operation goes on, until the
+            timeout: stop waiting after this time. As with gloo, the operation goes on until the
                 group's own deadline, and may be waited for again.
 
         Raises:
             DeadlineError: if it has not ended in time.
-            CommunicationError: what went wrong, as the subclass that says how.
+            CommunicationError: the subclass for what went wrong.
         """
         if not self.done:
             self._wait_until_done(seconds_of(timeout))
@@ -198,7 +197,7 @@ class Collective(Operation):
             else:  # this thread must be free to give up
                 self.channel.hurry()
             if not self.done and self._baton.acquire(timeout=seconds):
-                self._baton.release()  # pass the baton on to the next who waits
+                self._baton.release()  # pass the baton to the next waiting thread
         except KeyboardInterrupt:
             self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
             raise
@@ -209,7 +208,7 @@ class Collective(Operation):
 
 
 class CollectiveWork(Handle, Collective):
-    """A collective for whose end the caller does not wait, and the handle on it."""
+    """A collective that the caller does not wait for, and the handle on it."""
 
     wait = Collective.wait  # not torch's own
 
@@ -218,7 +217,7 @@ class CollectiveWork(Handle, Collective):
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
-            self.channel.hurry()  # one who waits for a future in C++ cannot help
+            self.channel.hurry()  # a thread that waits for a future in C++ can't help
         with future_lock:
             if self._future is None:
                 self._future = self._new_future()
@@ -253,7 +252,7 @@ class CombinedWork(Handle):
         """Wait for all of them; the first error is raised after all have ended.
 
         Args:
-            timeout: stop waiting after so long; they go on.
+            timeout: stop waiting after this time; they go on.
         """
         seconds = seconds_of(timeout)
         until = time.monotonic() + seconds

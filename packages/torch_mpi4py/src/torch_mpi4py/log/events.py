@@ -33,7 +33,7 @@ __all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark
 
 
 class GroupName(NamedTuple):
-    """What a communicator is called in the log.
+    """The name of a communicator in the log.
 
     Attributes:
         name: e.g. "default".
@@ -73,7 +73,7 @@ class EventLog(BoardWriter):
     # --- names ----------------------------------------------------------------------------
 
     def name_group(self, comm: MPI.Comm, name: str) -> GroupName:
-        """Remember what ``comm`` is called and who is in it."""
+        """Remember the name of ``comm`` and its ranks."""
         ranks = tuple(numbers_in(MPI.COMM_WORLD, comm.Get_group()))
         place = self.passing_string(group_text(name, ranks))  # it stays while it is among these
         made = GroupName(name, ranks, place, perf_counter())
@@ -83,12 +83,13 @@ class EventLog(BoardWriter):
         return made
 
     def group_of(self, comm: MPI.Comm) -> GroupName:
-        """Return what ``comm`` is called."""
+        """Return the name of ``comm``."""
         known = self._groups.get(comm.handle)
         return known if known is not None else self.name_group(comm, comm.Get_name() or "comm")
 
     def part_of(self, comm: MPI.Comm, ranks: Iterable[int]) -> int:
-        """Return the place of the name of some ``ranks`` of ``comm``, as who makes a group."""
+        """Return the place of the name of some ``ranks`` of ``comm``, which may be making a
+        group."""
         whole = self.group_of(comm)
         members = tuple(whole.ranks[rank] for rank in ranks if 0 <= rank < len(whole.ranks))
         if len(members) == len(whole.ranks):
@@ -96,7 +97,7 @@ class EventLog(BoardWriter):
         return self.passing_string(group_text(f"the group of {name_ranks(members)}", members))
 
     def forget_name(self, handle: int) -> None:
-        """Forget what a communicator is called, before another has its handle."""
+        """Forget the name of a communicator, before another gets its handle."""
         self._groups.pop(handle, None)
 
     def dtype(self, dtype: Any) -> int:
@@ -137,8 +138,8 @@ def _forget_name(comm: MPI.Comm, key: int, handle: int) -> None:
     log.forget_name(handle)
 
 
-# MPI calls it when a communicator is freed, by any code. What is kept by handle without that goes
-# wrong when the handle is used again.
+# MPI calls it when any code frees a communicator. Without it, entries kept by handle would be wrong
+# once the handle is used again.
 _named = MPI.Comm.Create_keyval(delete_fn=_forget_name)
 
 log: EventLog = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -174,7 +175,7 @@ def making(what: str, group: int) -> Iterator[None]:
 
     Args:
         what: the call, by its name in torch.distributed.
-        group: place of the name of those who make it.
+        group: place of the name of the ranks that make it.
     """
     token = log.begin(log.string(what), group, True, call_site(2))
     try:

@@ -28,13 +28,13 @@ from ..board.main_thread import own_cpu_seconds
 from .events import log
 
 at_each_beat: list[Callable[[], Any]] = []
-"""What else is to be done about ten times a second; it must not wait."""
+"""Further functions to call about ten times a second; they must not wait."""
 _reported: set[Callable[[], Any]] = set()  # those of them that have failed
 
 _shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
 _over = False  # the program has ended
-_told = False  # somebody says when cells begin and end
-_lock = threading.RLock()  # else the watcher could write over the end what it found before
+_told = False  # some program reports when cells begin and end
+_lock = threading.RLock()  # or the watcher could overwrite the end with an older state
 
 
 def _show(site: str = "", **changes: Any) -> None:
@@ -60,7 +60,7 @@ def note() -> None:
     for do in at_each_beat.copy():
         try:
             do()
-        except Exception:  # one must not keep the others from their turn
+        except Exception:  # one must not prevent the others
             if do not in _reported:
                 _reported.add(do)
                 traceback.print_exc()
@@ -70,8 +70,8 @@ def _place_of_main_thread() -> str:
     """Return the line in which the main thread is.
 
     Before Python 3.12 a collection of garbage may begin while this thread is given an object for
-    one of the main thread's frames. What it destroys may let the main thread go on, which leaves
-    that frame, and the object is of none: the process crashed.
+    one of the main thread's frames. Destructors may let the main thread continue and leave that
+    frame, so the object refers to no frame: the process crashed.
     """
     main = threading.main_thread().ident or 0
     if sys.version_info >= (3, 12):
@@ -80,7 +80,7 @@ def _place_of_main_thread() -> str:
 
 
 def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
-    """Iterate over the frames of a thread, the innermost first, and collect no garbage meanwhile.
+    """Iterate over the frames of a thread, innermost first, without garbage collection meanwhile.
 
     All is done by C functions, so in one call of list() no other thread has a turn, whose own
     gc.disable() would be undone. With all objects made, walking along ``f_back`` makes none.
@@ -96,7 +96,7 @@ def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
 
 
 def ended(error: BaseException | None = None) -> None:
-    """Write that this program has come to its end, or ends by ``error``; the first word counts."""
+    """Write that this program has ended, or ends with ``error``; the first call counts."""
     global _over
     with _lock:
         if not _over:
@@ -105,7 +105,7 @@ def ended(error: BaseException | None = None) -> None:
 
 
 def outcome() -> str:
-    """Return the error by which this program ends, "" if by none."""
+    """Return the error with which this program ends, "" if none."""
     return _shown.outcome if _over else ""
 
 
@@ -120,7 +120,7 @@ def runs_cells() -> None:
 
 
 def has_cells() -> bool:
-    """Return whether this process runs cells, and is no program."""
+    """Return whether this process runs cells rather than a program."""
     return _shown.notebook
 
 
@@ -140,7 +140,7 @@ def end_cell(outcome: str, lost: int = 0) -> None:
 
     Args:
         outcome: "" if well, else e.g. ``"ValueError: wrong"``.
-        lost: what it has lost, in flags of your own.
+        lost: what it has lost, in flags that you define.
     """
     _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
 
@@ -151,12 +151,12 @@ def current_run() -> str:
 
 
 def stand_at_breakpoint(site: str) -> None:
-    """Write that the main thread stands at a breakpoint, in this line of the program."""
+    """Write that the main thread is stopped at a breakpoint, in this line of the program."""
     _show(site, at_breakpoint=True)
 
 
 def go_on() -> None:
-    """Write that the main thread goes on from a breakpoint."""
+    """Write that the main thread continues from a breakpoint."""
     _show(at_breakpoint=False)
 
 

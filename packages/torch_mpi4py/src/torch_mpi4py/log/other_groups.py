@@ -1,12 +1,12 @@
 """Collectives of PyTorch's own groups (gloo, NCCL) that do not end, for the reports.
 
-Such groups write nothing into the event log, and nobody can free a rank that is stuck in one. But
-PyTorch keeps a *flight recorder* of them, which says of each group how many collectives were called
-and how many have ended. One that is overdue gets an event of its own, so that a report names it; it
-is dropped when it has ended after all. Messages from one rank to another are not followed.
+Such groups write nothing into the event log, and a rank that is stuck in one can't be freed. But
+PyTorch keeps a *flight recorder* of them, which shows for each group how many collectives were
+called and how many have ended. One that is overdue gets an event of its own, so that a report names
+it; it is dropped when it has ended after all. Messages from one rank to another are not followed.
 
-The recorder is PyTorch's internal affair (seen in 2.13, format 2.10): where it is missing or says
-something else, reports say less.
+The recorder is internal to PyTorch (as in 2.13, format 2.10): if it is missing or has another
+format, reports say less.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def unfinished(record: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of the collective in which each group is, of those that are in one.
 
     Args:
-        record: what the recorder gives, unpickled.
+        record: the recorder's dump, unpickled.
     """
     found = {}
     for group, status in record.get("pg_status", {}).items():
@@ -83,7 +83,7 @@ _COUNTED = ("enqueued", "completed")
 
 
 def entry_of(record: Mapping[str, Any], group: str, number: int) -> Mapping[str, Any] | None:
-    """Return what the recorder says of one collective of a group, None if it has forgotten it."""
+    """Return the recorder's entry for one collective of a group, None if it has dropped it."""
     for entry in record.get("entries", ()):
         same = str(entry.get("pg_id")) == group and entry.get("collective_seq_id") == number
         if same and not entry.get("is_p2p"):
@@ -96,7 +96,7 @@ def _write(entry: Mapping[str, Any]) -> Token | None:
     name, description = entry["process_group"]
     called = description if description not in ("", "undefined", "default_pg") else f"group {name}"
     ranks = tuple(_in_world(_members(name)))
-    if not ranks:  # the group was destroyed, and nobody can be in it
+    if not ranks:  # the group was destroyed, so no rank can be in it
         return None
     group = group_text(f"{called} of {OTHER_GROUP}{backend}", ranks)
     shape, dtype = (entry.get(f"input_{what}") or [""] for what in ("sizes", "dtypes"))

@@ -1,9 +1,9 @@
-"""Every rank can read the boards of all ranks on its machine, the dead included.
+"""Lets every rank read the boards of all ranks on its machine, including the dead.
 
-In a cluster they are files in one directory, of which every host has its own, or which several
-hosts see: a file of another host is left alone, since no memory is shared with it. In a program
-started by mpiexec they are memory without a name: the ranks tell each other where it is, map it,
-and nothing is left behind, however they end.
+In a cluster they are files in one directory. Each host has its own, or several hosts share one: a
+file of another host is left alone, since no memory is shared with it. In a program started by
+mpiexec they are memory without a name: the ranks tell each other where it is, map it, and nothing
+is left behind, however they end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .events import log
 _LOCK_SECONDS = 5.0  # a report takes milliseconds, on a machine that does not stall in its middle
 
 Address = tuple[int, str, str, str]
-"""Whose board it is, on which host, in which file ("" if none), and with which token inside."""
+"""A board's rank, host, file ("" if none) and the token inside it."""
 
 directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
 """Where all boards are; None if the ranks have to tell each other where each is."""

@@ -1,4 +1,4 @@
-"""When ranks give up a group, the errors of all end with the same report on every rank.
+"""Shares one report on all ranks, with which all errors end when ranks give up a group.
 
 The rank that gives up first looks at the boards of all ranks, and writes the report into its own
 before the others are freed. What the report says is the work of :mod:`.hang_report`.
@@ -25,7 +25,7 @@ _thread_lock = threading.Lock()
 
 
 def reach(comm: MPI.Comm, since: float | None = None, dead: Sequence[int] = ()) -> str:
-    """Return the report on a group that is about to be given up; take it if nobody has yet.
+    """Return the report on a group that is about to be given up; make it if no rank has yet.
 
     Args:
         comm: the group's communicator.
@@ -84,6 +84,6 @@ def _look_once() -> HangReport:
 
 
 def _numbers() -> dict[int, int]:
-    """What the ranks are called, by what they were called before some died and were left out."""
+    """The ranks' numbers now, by their numbers before some died and were left out."""
     first = numbers_in(MPI.COMM_WORLD, base().Get_group())
     return {before: now for now, before in enumerate(first)}

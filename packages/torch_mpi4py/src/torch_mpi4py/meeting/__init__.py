@@ -1,1 +1,1 @@
-"""Ranks meet, and wait for messages, asleep."""
+"""Meetings of ranks, and waits for messages, in which ranks sleep."""

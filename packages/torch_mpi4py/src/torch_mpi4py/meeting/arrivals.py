@@ -7,12 +7,11 @@ of all others equal to its own goes on at once; otherwise it spins for a moment 
 the kernel until the word it misses changes (a *futex*). A word with the right number and another
 signature is a call that does not match: the exchange of signatures costs no message.
 
-A rank says so before it sleeps and then looks once more; one that comes writes its word and then
-asks whether anybody sleeps. One of the two sees the other, because what each writes is out before
-it reads on (see :data:`.futex.ASKS_FIRST`), and the kernel lets nobody sleep on a word that has
-changed.
-Sleeping is done in slices all the same, because a sleeping rank has to move other messages along
-and to hear of deaths and deadlines.
+A rank announces that it will sleep and then looks once more; an arriving rank writes its word and
+then checks whether any rank sleeps. One of the two sees the other, because each rank's write is
+visible before its next read (see :data:`.futex.ASKS_FIRST`), and the kernel lets no thread sleep on
+a word that has changed. Ranks still sleep in slices, because a sleeping rank has to progress other
+messages and to notice deaths and deadlines.
 
 A call has two places for its word, used in turns. A rank can be one call ahead of another, but
 not two, since it would have to meet that one in between: so a word is not overwritten before all
@@ -48,9 +47,9 @@ if TYPE_CHECKING:
 
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
 _GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
-_ASLEEP = ASLEEP_AT  # and where, how often it has looked for those whom it awaits asleep, or 0
+_ASLEEP = ASLEEP_AT  # and how often it has looked for the ranks it awaits while asleep, or 0
 _FAILED, _CLOSED = 1, 2
-# Why a rank has closed its group, as at the end of its program, is told in another way.
+# The reason why a rank has closed its group, as at the end of its program, is reported elsewhere.
 _NEWS_SECONDS = 3.0
 
 
@@ -64,8 +63,8 @@ class Peer(NamedTuple):
 
 # --- slots --------------------------------------------------------------------------------------
 
-# One slot for each communicator. A slot that was given back is used again as late as possible:
-# a rank that still waits in the group that is gone must not take a new group's word for its own.
+# One slot for each communicator. A slot that was given back is reused as late as possible: a rank
+# that still waits in the destroyed group must not mistake a new group's word for its own.
 _free_slots = deque(range(ARRIVAL_SLOTS))
 _slots_lock = threading.Lock()
 
@@ -96,13 +95,13 @@ class Slot:
         self._words = log.arrivals
         self._first = number * WORDS_A_SLOT
         self._address = futex.address_of(log.arrivals) + 8 * self._first
-        # What is looked at in each call.
+        # Read in each call.
         self._sleepers = [(one.words, one.first + _ASLEEP) for one in peers]
         self._closed = False
         self._pid = os.getpid()
 
     def leave(self, why: int = _FAILED) -> None:
-        """Have nobody wait for this rank any more; any thread may call this."""
+        """Stop all waits for this rank; any thread may call this."""
         if os.getpid() != self._pid:  # a child that the program has forked is no rank
             return
         if not self._words[self._first + _GONE]:  # the first reason is the one that counts
@@ -118,7 +117,7 @@ class Slot:
             _give_back(self._slot)
 
     def _show(self, word: int, turn: int) -> None:
-        """Write a word of this rank's, and wake those who sleep until it comes."""
+        """Write a word of this rank's, and wake the ranks that sleep until it comes."""
         self._words[self._first + turn] = word
         with futex.barrier:
             pass
@@ -182,7 +181,7 @@ class Slot:
 
 
 def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
-    """Look for a moment, without sleeping, who comes; return those who are still missing."""
+    """Look for a moment, without sleeping, which ranks come; return those still missing."""
     time_slice.shorten()
     end = time.perf_counter() + futex.SPIN_SECONDS
     while missing and time.perf_counter() < end:
@@ -255,7 +254,7 @@ class Arrivals(Slot):
         Args:
             work: the collective. The watcher ends the wait by giving it a ``reason``.
             signature: a multiple of 65,536 below 2**64, equal on ranks whose calls are equal.
-            call: what it is a signature of.
+            call: the call that it is a signature of.
 
         Raises:
             CommunicationError: if a rank will not come, or the time is over.
@@ -285,7 +284,7 @@ class Arrivals(Slot):
             return word & _NUMBER == number
 
         missing = [one for one in self._peers if not has_come(one.words[one.first + turn])]
-        if work.on_callers_thread:  # elsewhere it would keep the interpreter from who computes
+        if work.on_callers_thread:  # elsewhere it would keep the GIL from a computing thread
             missing = spin_for(missing, turn, has_come)
         if missing:
             self._sleep_until_come(work, missing, turn, has_come)

@@ -45,17 +45,17 @@ from . import network
 FIRST_SLICE_SECONDS = 50e-6
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
 _LONG_BYTES = 4096  # a longer message may need both ranks while it moves
-# So fast such a message moves here, and on a busy machine.
+# The speed of such a message here, and on a busy machine.
 _BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
 _LONGEST_SPIN_SECONDS = 0.2
 
-# So many looks take in what had been sent before. Of short messages on this host MPICH 5.0.2 takes
-# in one a look, and a sender has memory for 64; Open MPI 5.0.11 takes in 31.
+# The number of looks that receive all that was sent before. MPICH 5.0.2 receives one short message
+# from this host a look, and a sender has memory for 64; Open MPI 5.0.11 receives 31.
 _ranks = MPI.COMM_WORLD.Get_size()
 _LOOKS = 8 if MPI.get_vendor()[0] == "Open MPI" else min(64 * (_ranks - 1), 256)
 
 # Places of a bell; at LOOKS_AT it counts the looks of those asleep.
-_ASLEEP = 0  # whether somebody sleeps
+_ASLEEP = 0  # whether a thread sleeps
 _SENDS = 5  # and whether until a send has ended, which it may have once its receiver calls MPI
 _RUNG = 1  # the number of the last ring that woke: the word on which its rank sleeps
 _SENT = 2  # the number of the last message to it, whether that had to wake it or not
@@ -69,7 +69,7 @@ _Found = TypeVar("_Found")
 
 _own = log.bell
 _own_address = futex.address_of(_own) + 8 * _RUNG
-# Rank r of n takes r + n, r + 2n, ...: a number tells who has rung, and is never used again.
+# Rank r of n uses r + n, r + 2n, ...: a number identifies its ringer, and is never used again.
 _numbers = itertools.count(MPI.COMM_WORLD.Get_rank() + _ranks, _ranks)
 
 
@@ -95,12 +95,12 @@ class Bells:
             _wake(words, _ASLEEP, number)
 
     def receives(self, source: int, size_bytes: int) -> None:
-        """Tell a rank, or all if it is any source, that MPI waits for at most so much of it."""
+        """Tell a rank, or all if it is any source, that MPI waits for at most this many bytes."""
         for words in self._bells_of(source):
             _call_sender(words, size_bytes)
 
     def received(self, source: int) -> None:
-        """Tell a rank that a message of it has been received."""
+        """Tell a rank that a message from it has been received."""
         for words in self._bells_of(source):
             words[_HELPS_UNTIL] = 0
             _wake(words, _SENDS, next(_numbers))
@@ -172,7 +172,8 @@ def wait(
 
     Args:
         operation: the call that waits, which the watcher ends by giving it a ``reason``.
-        look: asks MPI, and does not wait. It finds what has come, also what MPI has to take in.
+        look: asks MPI, without waiting. It finds arrived messages, also those that MPI has yet to
+            receive.
         asked: returns the message; called only if it has not come.
 
     Raises:
@@ -218,7 +219,7 @@ def wait_unwatched(
 
 
 def _is_main_thread() -> bool:
-    # Another would keep the interpreter from the one that computes.
+    # Any other would keep the interpreter from a thread that computes.
     return threading.current_thread() is threading.main_thread()
 
 
@@ -267,7 +268,7 @@ def _sleep_for_other_host(look: Callable[[], _Found], go_on: Callable[[], float 
 
 
 def _look_past_others(look: Callable[[], _Found]) -> _Found:
-    """Ask MPI until it has taken in other messages that came first, of which none rings again."""
+    """Ask MPI until it has received other messages that came first, none of which rings again."""
     for _ in range(_LOOKS):
         if found := look():
             return found

@@ -1,4 +1,4 @@
-"""Messages under way progress while their rank computes.
+"""Lets messages under way progress while their rank computes.
 
 MPI moves most messages only while both ranks are in one of its calls. So ``isend``, a second of
 computing and ``wait`` would delay the receiver by that second. A thread here calls MPI briefly,
@@ -49,7 +49,7 @@ _thread: threading.Thread | None = None
 
 
 def follow(work: dist.Work) -> None:
-    """Have ``work``, a send or receive that has begun, move on until it has ended.
+    """Let ``work``, a send or receive that has begun, progress until it has ended.
 
     To be called by the method of a group, and that by PyTorch's function.
     """
@@ -74,13 +74,13 @@ def follow(work: dist.Work) -> None:
 
 
 def under_way() -> list[dist.Work]:
-    """Return those that have not ended, as far as somebody still holds them."""
+    """Return those that have not ended and whose handles still exist."""
     works = [reference() for reference in list(_open)]
     return [work for work in works if work is not None and not work.is_completed()]
 
 
 def end() -> None:
-    """Move nothing any more: MPI ends."""
+    """Stop moving messages: MPI ends."""
     global _over
     _over = True
     _begun.put(None)
@@ -102,7 +102,7 @@ def _run() -> None:
             if _over or MPI.Is_finalized():
                 return
         first = _first_open()
-        # One that was there the last time as well, and for which nobody waits: it has to be moved.
+        # One that was there the last time as well, and that no thread waits for, has to be moved.
         if first is not None and first is before and not _is_in_mpi():
             _call_mpi()
             moved, in_vain = moved + 1, 0

@@ -1,13 +1,14 @@
-"""A rank that waits for another host sleeps until something comes from the network.
+"""Lets a rank that waits for another host sleep until data arrive from the network.
 
 MPI moves messages between hosts only while it is called, so its own waits call it without a pause.
 A wait of this library sleeps in the kernel until a TCP connection of the process has something to
-read, and then calls MPI. Which connections are MPI's cannot be told, so all count. Those of a store
-or of ZeroMQ have threads of their own that read at once: now and then they wake a rank for nothing.
+read, and then calls MPI. There is no way to tell which connections are MPI's, so all count. Those
+of a store or of ZeroMQ have threads of their own that read at once: now and then they wake a rank
+needlessly.
 
-What a rank sends moves on when a connection has room again, which wakes no rank. So as long as the
-kernel has bytes to send, the rank calls MPI often. It calls MPI now and then in any case, as over
-InfiniBand messages need no TCP.
+A rank's outgoing data continue when a connection has room again, which wakes no rank. So as long as
+the kernel has bytes to send, the rank calls MPI often. It calls MPI now and then in any case, as
+over InfiniBand messages need no TCP.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if sys.platform == "linux":
 SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
 _LONGEST_PAUSE_SECONDS = 5e-3  # then it takes 1% of a core
 _SENDING_PAUSE_SECONDS = 2e-4
-_PART = 1 / 16  # of what it has waited: so much it may oversleep
+_PART = 1 / 16  # of its wait so far: how much it may oversleep
 _LIST_AGAIN_SECONDS = 0.25
 _MOST_DESCRIPTORS = 1024  # that select() takes
 

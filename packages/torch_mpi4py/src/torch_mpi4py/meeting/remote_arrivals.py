@@ -1,12 +1,12 @@
-"""The ranks of several hosts tell each other what they call before a collective, asleep meanwhile.
+"""Ranks of several hosts announce their calls to each other before a collective, asleep meanwhile.
 
 They share no memory, so they exchange messages, in as many rounds as it takes until each knows of
-all: in round k a rank sends to the one that is 2^k places on, and receives from the one that is 2^k
-places back, the largest of the digests that it knows, and of their negatives. A rank that waits
-for such a message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it leaves its core to
-others, and a deadline ends the wait under any MPI.
+all: in round k a rank sends the largest of the digests that it knows, and of their negatives, to
+the rank 2^k places on, and receives those of the rank 2^k places back. A rank that waits for such a
+message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it leaves its core to others, and
+a deadline ends the wait under any MPI.
 
-(MPI's own nonblocking reduction would do. Open MPI's prints a line where its communicator is
+(MPI's own nonblocking reduction would do, but Open MPI's prints a line if its communicator is
 revoked, and MPICH crashed after one that never ended.)
 """
 
@@ -67,7 +67,7 @@ class RemoteArrivals:
         return largest.tobytes() == call.digest
 
     def leave(self) -> None:
-        """Do nothing: the communicator is revoked, or the time passes on each rank."""
+        """Do nothing: the communicator is revoked, or each rank times out by itself."""
 
     def close(self) -> None:
         """Do nothing: there is no slot to give back."""

@@ -1,4 +1,4 @@
-"""All-reduces of one host's ranks go through shared memory, in the order of ranks.
+"""All-reduces of one host's ranks through shared memory, in rank order.
 
 Each rank copies its numbers into its slot, all meet (:mod:`.arrivals`), and each adds up the
 numbers of all slots, or combines them by another operation. Between more than two ranks, many
@@ -74,7 +74,7 @@ class SharedSums:
 
     Attributes:
         work: the collective that is run.
-        call: what all ranks must agree on.
+        call: the description on which all ranks must agree.
         signature: of that call, for :meth:`.Arrivals.meet`.
     """
 
@@ -133,7 +133,8 @@ class SharedSums:
         return slots
 
     def _meet(self) -> None:
-        # Numbers are written before the word that says so, and read after it: x86 keeps to that.
+        # Numbers are written before the word that announces them, and read after it: x86 keeps that
+        # order.
         if not IN_ORDER:
             _fence()
         if not self._arrivals.meet(self.work, self.signature, self.call):
@@ -201,8 +202,8 @@ class SharedSums:
 def _fence() -> None:
     """Let no read or write of this thread pass.
 
-    Giving a lock back holds back what was before it, and taking one holds back what comes after:
-    on ARM nothing passes the two, which stay in their order.
+    No earlier access can move past the release of a lock, and no later one ahead of taking it: on
+    ARM nothing passes the pair, which stays in order.
     """
     for _ in range(2):
         with _open_lock:
@@ -218,7 +219,7 @@ def _chunks(numbers: numpy.ndarray) -> list[numpy.ndarray]:
 
 
 def open_shared_sums(comm: MPI.Intracomm, arrivals: Arrivals) -> SharedSums | None:
-    """Return what does the all-reduces of ``comm``; each of its ranks must call this.
+    """Return the object that does the all-reduces of ``comm``; each of its ranks must call this.
 
     The memory has no name: it goes with the last rank that has mapped it, and it does not count
     against the size of /dev/shm, 64 MB in many containers.

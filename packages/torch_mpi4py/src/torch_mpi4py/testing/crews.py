@@ -1,7 +1,7 @@
-"""A crew is a set of ranks that is kept for many tests, as starting one takes seconds.
+"""Crews: sets of ranks that are kept for many tests, because starting one takes seconds.
 
-Each rank connects to a socket, gets one test after another, and answers with what pytest reports
-of it. All have answered before the next one is sent, so tests meet no other. A rank that fails,
+Each rank connects to a socket, gets one test after another, and answers with pytest's reports of
+it. The next test is sent only when all have answered, so tests never overlap. A rank that fails,
 dies or does not answer in time spoils its crew, which is ended. The next test gets a new one.
 """
 
@@ -38,13 +38,13 @@ STACK_SIGNAL = signal.SIGUSR1
 
 _START_S = 180.0  # imports of torch on a machine whose cores are busy
 _MESSAGE_S = 30.0
-_OTHERS_S = 5.0  # for what the others have to say of a failure or death
+_OTHERS_S = 5.0  # for the others to report a failure or death
 _STACKS_S = 2.0
 _LAST_WORDS_S = 2.0
-_LEAVE_S = 90.0  # more than what MPI may take to end
+_LEAVE_S = 90.0  # longer than MPI may take to end
 _LOOK_S = 0.1
-# The shell stays the parent of its rank, writes down how it ended, which a fault tolerant MPI keeps
-# to itself, and ends in the same way: only of a signal are the others told.
+# The shell stays the parent of its rank, records how it ended, which a fault tolerant MPI does not
+# report, and ends in the same way: the others are told only of a signal.
 _AND_TELL = (
     '"$@"; status=$?; echo $status > "$0.$$"; '
     "[ $status -le 128 ] || kill -$((status - 128)) $$; exit $status"
@@ -57,16 +57,16 @@ class CrewError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of one rank after a test.
+    """The outcome of a test on one rank.
 
     Attributes:
         rank: which one.
         reports: pytest's reports of the test, ready for JSON; empty if it has not ended.
         problem: why the rank did not run the test, if it did not.
-        is_done: whether it has torn down what the test has set up, and waits for the next one.
-        ended: how its process has ended, e.g. "was killed by SIGKILL", empty if it lives.
+        is_done: whether it has torn down the test's set-up and waits for the next one.
+        ended: how its process ended, e.g. "was killed by SIGKILL", empty if it lives.
         stacks: its Python stacks, if it has not ended the test.
-        output: what it has printed.
+        output: its printed output.
     """
 
     rank: int
@@ -90,13 +90,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a test on all ranks.
+    """The outcome of a test on all ranks.
 
     Attributes:
         answers: one of each rank.
         seconds: how long it took.
-        hang: what every rank was doing, if some did not come to the end and can be looked at.
-        launcher: what mpiexec itself has printed.
+        hang: what every rank was doing, if some did not reach the end and can be observed.
+        launcher: the output of mpiexec itself.
     """
 
     answers: Sequence[Answer]
@@ -128,7 +128,7 @@ class _Rank:
     lost: bool = False
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Send it a message; one that has gone will be noticed when its answer is read."""
+        """Send it a message; a lost rank will be noticed when its answer is read."""
         with contextlib.suppress(OSError):
             self.channel.send(message)
 
@@ -177,7 +177,7 @@ class Crew:
         python = [sys.executable, *([] if str(self.cwd) in sys.path else ["-P"]), "-m", "pytest"]
         ours = {SOCKET: address, "TORCH_MPI4PY_EVENTS_DIR": str(self._boards.directory)}
         variables = dict(self.variables) | ours | {"PYTEST_ADDOPTS": ""}
-        # To another host no launcher takes variables that it does not know.
+        # No launcher passes unknown variables to another host.
         given = ["env", *(f"{name}={value}" for name, value in variables.items())]
         told = ["sh", "-c", _AND_TELL, str(self.folder / "status"), *given]
         with socket.socket(socket.AF_UNIX) as listening:
@@ -221,10 +221,10 @@ class Crew:
     def run(self, order: Mapping[str, Any], seconds: float) -> Result:
         """Have all ranks run a test, and wait at most ``seconds`` for it.
 
-        The time in which they import its file does not count.
+        The time to import its file does not count.
 
         Args:
-            order: what :mod:`.on_rank` needs to know of it.
+            order: the description of it for :mod:`.on_rank`.
         """
         self._number += 1
         self.spoilt = True  # unless all goes well, or if this is interrupted
@@ -250,7 +250,7 @@ class Crew:
         return self._with_output(self._looked_at(result, clock))
 
     def _is_ready(self, order: Mapping[str, Any]) -> bool:
-        """Have all ranks import the files of a test and of the next one; say whether they have."""
+        """Have all ranks import the files of a test and the next one; return whether they have."""
         new = [file for file in (order["file"], order["next_file"]) if file not in self._imported]
         if not new:
             return True
@@ -258,10 +258,10 @@ class Crew:
         return len(self._ask({"imports": new}, _START_S)) == self.size
 
     def _ask(self, message: Mapping[str, Any], seconds: float) -> dict[int, dict[str, Any]]:
-        """Send all ranks a message, and return what those have answered that have.
+        """Send all ranks a message, and return the answers of those that gave one.
 
-        Of a test a rank answers twice. All have ended it before one tears down what it has set up,
-        a process group, say, for which another may wait.
+        A rank answers twice for a test. None tears down its set-up before all have ended the test:
+        another rank may still wait for, say, its process group.
         """
         deadline = time.monotonic() + seconds
         answers: dict[int, dict[str, Any]] = {}
@@ -292,7 +292,7 @@ class Crew:
             rank.tell(message)
 
     def _looked_at(self, result: Result, began: float) -> Result:
-        """Add what ranks were doing that have not come to the end, and how the dead have died."""
+        """Add what the ranks that did not reach the end were doing, and how the dead died."""
         if not result.stuck:
             return result
         living = [number for number in result.stuck if not self._ranks[number].lost]
@@ -309,7 +309,7 @@ class Crew:
         return replace(result, answers=answers, hang=hang, launcher=self._said())
 
     def _hang_report(self, result: Result, began: float) -> str:
-        """What the boards show of the ranks since the test began; empty if there are none."""
+        """The state of the ranks on the boards since the test began; empty if there are none."""
         if not all(self._boards.board(number) for number in range(self.size)):
             return ""
         numbers = {number: number for number in range(self.size)}
@@ -334,7 +334,7 @@ class Crew:
         return HangReport.of(seen).text()
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """The Python stacks of ranks that live, as far as they write them in time."""
+        """The Python stacks of living ranks, if they write them in time."""
         ranks = [number for number in ranks if self._ranks[number].host == socket.gethostname()]
         for number in ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -350,7 +350,7 @@ class Crew:
         return found
 
     def _how_ended(self, number: int) -> str:
-        """How the process of a rank that has gone has ended, in the words of its shell."""
+        """How the process of a lost rank ended, in the words of its shell."""
         path = self.folder / f"status.{self._ranks[number].shell}"
         _until(lambda: bool(_text(path).strip()), _LAST_WORDS_S)
         status = int(_text(path).strip() or -1)
@@ -383,9 +383,9 @@ class Crew:
     # --- the end --------------------------------------------------------------------------
 
     def close(self) -> str:
-        """End the ranks, kill those that do not end, and return what went wrong, empty if nothing.
+        """End the ranks, kill those that do not end, and return any error, empty if none.
 
-        Of a crew that is spoilt nothing else can be expected: it is killed.
+        A spoilt crew can't be expected to end by itself, so it is killed.
         """
         if self.spoilt:
             self.kill()
@@ -418,7 +418,7 @@ class Crew:
 
 
 def _error_of(answer: Answer) -> str:
-    """The last line of an error, as a report on all ranks names it; empty if there is none."""
+    """The last line of an error, as in a report on all ranks; empty if there is none."""
     if answer.problem:
         return "the test was not found"
     crashes = [

@@ -1,6 +1,6 @@
-"""From what every rank said of a test to one outcome, and a text if it is no good one.
+"""Combines all ranks' reports of a test into one outcome, with a text if it is a bad one.
 
-Plain data and functions of it: nothing here knows of processes.
+Plain data and functions of it: nothing here deals with processes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MOST_PRINTED = 20_000  # characters of a rank
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a test.
+    """The outcome of a test.
 
     Attributes:
         outcome: "passed", "failed", "skipped", "xfailed" or "xpassed".
         text: why, empty if it has passed.
         headline: the same in one line.
         place: file, line (from 0) and reason, as pytest keeps them of a skipped test.
-        sections: titles and texts of what the ranks have printed and logged.
+        sections: titles and texts of the ranks' output and logs.
     """
 
     outcome: str
@@ -47,7 +47,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Word:
-    """What became of the test on one rank."""
+    """The outcome of the test on one rank."""
 
     outcome: str
     text: str = ""
@@ -56,11 +56,11 @@ class _Word:
 
 
 def verdict(result: Result, reports: dict[int, Sequence[pytest.TestReport]]) -> Verdict:
-    """Return what became of a test.
+    """Return the outcome of a test.
 
     Args:
-        result: what its ranks said.
-        reports: pytest's reports of each rank that has come to the end.
+        result: its ranks' answers.
+        reports: pytest's reports of each rank that reached the end.
     """
     words = {one.rank: _word(one, result, reports.get(one.rank, ())) for one in result.answers}
     outcomes = {word.outcome for word in words.values()}
@@ -90,7 +90,7 @@ def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> 
 
 
 def _of_the_test(stacks: str) -> str:
-    """Leave out of Python stacks what pytest does, and the threads of this package."""
+    """Remove from Python stacks the frames of pytest and the threads of this package."""
     kept = []
     for thread in filter(None, stacks.strip().split("\n\n")):
         title, *frames = thread.splitlines()
@@ -124,7 +124,7 @@ def _crash(report: pytest.TestReport) -> str:
 
 
 def _grouped(words: dict[int, _Word]) -> list[str]:
-    """A paragraph for all ranks that say the same, the worst first."""
+    """One paragraph for all ranks with the same report, the worst first."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, word in words.items():
         alike.setdefault((word.outcome, word.headline, _anonymous(word.text)), []).append(rank)
@@ -133,7 +133,7 @@ def _grouped(words: dict[int, _Word]) -> list[str]:
 
 
 def _anonymous(text: str) -> str:
-    """Leave out of a traceback what differs between ranks that have failed alike."""
+    """Remove from a traceback what differs between ranks that failed alike."""
     return re.sub(r"\b0x[0-9a-f]+|^rank = \d+$", "", text, flags=re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""What ``@pytest.mark.ranks`` says of a test."""
+"""Reads the mark ``@pytest.mark.ranks`` of a test."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RanksMark:
     Attributes:
         sizes: the numbers of ranks.
         backend: of the default process group, empty if the test makes its own.
-        seconds: that the test may take.
-        group_seconds: that an operation of the default group may take.
+        seconds: how long the test may take.
+        group_seconds: how long an operation of the default group may take.
     """
 
     sizes: tuple[int, ...]
@@ -38,10 +38,10 @@ class RanksMark:
 
     @classmethod
     def of(cls, node: Any) -> RanksMark | None:
-        """Return what the mark of a test says, None if it has none.
+        """Return the mark of a test, None if it has none.
 
         Raises:
-            pytest.UsageError: if it says something that can't be.
+            pytest.UsageError: if it is invalid.
         """
         mark = node.get_closest_marker("ranks")
         if mark is None:

@@ -1,7 +1,7 @@
-"""pytest on a rank: it waits for tests, runs each, and answers with pytest's reports of it.
+"""Runs pytest on a rank: it waits for tests, runs each, and answers with pytest's reports of it.
 
-Collecting, fixtures, marks and rewritten asserts are pytest's own. Only the order of the tests
-comes from outside, and a test's folder, which all of its ranks share.
+Collecting, fixtures, marks and rewritten asserts are pytest's own. Only the order of the tests and
+each test's folder, which all of its ranks share, come from outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OnRank:
         self._config = config
         self._folder = Path(address).parent
         self._order: dict[str, Any] = {}
-        self._expected = ""  # the test for which fixtures are still set up
+        self._expected = ""  # the test whose fixtures are still set up
         self._found: dict[str, dict[str, pytest.Item]] = {}  # by file, then by id
         self._reports: list[pytest.TestReport] = []
         self._errors: list[str] = []
@@ -65,7 +65,7 @@ class OnRank:
 
     @staticmethod
     def _print_into(path: Path) -> None:
-        """Have all that this process prints in a file, which outlives it."""
+        """Send all output of this process to a file that outlives it."""
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -80,7 +80,7 @@ class OnRank:
         return True
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what is asked for until there is no more."""
+        """Run the requested tests until there are no more."""
         here = {"host": socket.gethostname(), "pid": os.getpid(), "shell": os.getppid()}
         self._channel.send({"rank": self.rank, **here})
         threading.Thread(target=self._listen, daemon=True).start()
@@ -89,7 +89,7 @@ class OnRank:
         return True
 
     def _listen(self) -> None:
-        """Take what comes, and end this process if the pytest that has started it is gone."""
+        """Receive messages, and end this process if the pytest that started it is gone."""
         while order := self._channel.receive():
             self._orders.put(order)
         if order is None:
@@ -105,7 +105,7 @@ class OnRank:
         return self._reported(problem=self._run(session, order))
 
     def _reported(self, problem: str = "", tears_down: bool = False) -> dict[str, Any]:
-        """Return what there is to say of the test."""
+        """Return the answer about the test."""
         return {
             "reports": list(map(self._as_json, self._reports)),
             "problem": problem,
@@ -115,7 +115,7 @@ class OnRank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self) -> None:
-        """Tear nothing down before all ranks have come to the end of the test."""
+        """Tear nothing down before all ranks have reached the end of the test."""
         self._channel.send(self._reported(tears_down=True))
         if not self._orders.get():
             pytest.exit("the ranks are to end")
@@ -127,7 +127,7 @@ class OnRank:
         self._wrong[file] = self._errors
 
     def _run(self, session: pytest.Session, order: dict[str, Any]) -> str:
-        """Run a test, and return why it could not be run, empty if it was."""
+        """Run a test; return why it could not be run, empty if it was."""
         self._order, self._reports = order, []
         if self._expected != order["test"]:
             session._setupstate.teardown_exact(None)
@@ -165,7 +165,7 @@ class OnRank:
         self._reports.append(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what went wrong in collecting it."""
+        """Keep the error of collecting it."""
         if report.failed:
             self._errors.append(report.longreprtext)
 
@@ -178,7 +178,7 @@ class OnRank:
 
     @pytest.fixture(autouse=True)
     def _process_group(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Make the default process group if the mark names a backend, and destroy what there is."""
+        """Make the default process group if the mark names a backend, and destroy it afterwards."""
         mark = RanksMark.of(request.node)
         if mark is not None and mark.backend:
             self._start_group(mark.backend, mark.group_seconds)
@@ -201,7 +201,7 @@ class OnRank:
 
 
 def _own_rank() -> int:
-    """Return the rank that the launcher has given this process."""
+    """Return the rank that the launcher gave this process."""
     for name in _RANK:
         with contextlib.suppress(KeyError):
             return int(os.environ[name])

@@ -20,10 +20,10 @@ from _pytest.skipping import evaluate_skip_marks
 
 from .marks import DESCRIPTION, MANY, RanksMark
 
-_SOCKET = "RANKS_SOCKET"  # as .crews has it, which is imported only where ranks are started
+_SOCKET = "RANKS_SOCKET"  # as in .crews, which is imported only where ranks are started
 _MOST_RANKS = 8  # that are kept: each takes as much memory as an import of torch
-# Options of pytest itself, and of plugins, that are about this process: which tests run, how they
-# are reported, what measures or distributes them. Ranks use all others.
+# Options of pytest itself, and of plugins, that concern only this process: which tests run, how
+# they are reported, measured or distributed. Ranks use all others.
 _NOT_FOR_RANKS = {
     *("file_or_dir", "keyword", "markexpr", "maxfail", "plugins", "xmlpath", "junitprefix"),
     *("basetemp", "collectonly", "capture", "usepdb", "usepdb_cls", "trace", "lf", "failedfirst"),
@@ -49,7 +49,7 @@ _AS_PYTEST_HAS_IT: dict[str, Literal["passed", "failed", "skipped"]] = {
 
 
 class Hooks:
-    """What a conftest.py may add."""
+    """Hooks that a conftest.py may implement."""
 
     @pytest.hookspec(firstresult=True)
     def pytest_ranks_variables(self, item: pytest.Item) -> Mapping[str, str] | None:
@@ -75,9 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before temporary folders and captured output have their places
 def pytest_configure(config: pytest.Config) -> None:
-    """Decide whether this is a rank."""
+    """Decide whether this process is a rank."""
     config.addinivalue_line("markers", DESCRIPTION)
-    address = os.environ.pop(_SOCKET, None)  # a pytest that a rank starts is none
+    address = os.environ.pop(_SOCKET, None)  # a pytest that a rank starts is not a rank
     if address is None:
         config.pluginmanager.register(OnController(config), "torch_mpi4py_controller")
         return
@@ -135,7 +135,7 @@ class OnController:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._crews: dict[tuple[Any, ...], Any] = {}  # the one used last is the last
+        self._crews: dict[tuple[Any, ...], Any] = {}  # the most recently used one is last
         self._bad_ends: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -154,7 +154,7 @@ class OnController:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item, nextitem, mark):
             item.ihook.pytest_runtest_logreport(report=report)
-        # What an earlier test has left set up for this one, such as its folder, ends here.
+        # Fixtures that an earlier test left set up, such as its folder, end here.
         item.session._setupstate.teardown_exact(nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -189,7 +189,7 @@ class OnController:
         call = _report(item, "call", began, result.seconds)
         call.sections, call.user_properties = list(said.sections), user_properties
         end = _report(item, "teardown")
-        end.sections = call.sections  # from here they come into the file of --junitxml
+        end.sections = call.sections  # --junitxml takes them from here
         call.outcome = _AS_PYTEST_HAS_IT[said.outcome]
         if said.outcome in ("xfailed", "xpassed"):
             call.wasxfail = said.text
@@ -266,7 +266,7 @@ class OnController:
         return crew
 
     def _arguments(self) -> list[str]:
-        """Return those with which a rank's pytest finds what this one has found."""
+        """Return those with which a rank's pytest collects the same tests as this one."""
         config, option = self._config, self._config.option
         given = [f"--rootdir={config.rootpath}", f"--import-mode={option.importmode}"]
         given += ["-c", str(config.inipath)] if config.inipath else []
@@ -308,18 +308,18 @@ class OnController:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear from pytest-xdist how the ranks of one of its workers have ended."""
+        """Learn from pytest-xdist how the ranks of one of its workers ended."""
         self._bad_ends += getattr(node, "workeroutput", {}).get("ranks_bad_ends", [])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say which ranks have not ended well."""
+        """Report which ranks did not end well."""
         for text in self._bad_ends:
             terminalreporter.section("ranks that did not end cleanly", red=True)
             terminalreporter.write_line(text)
 
 
 class _Failure:
-    """How a test has failed, as pytest shows it: its text, and one line for the summary."""
+    """A test's failure, as pytest shows it: its text, and one line for the summary."""
 
     def __init__(self, item: pytest.Item, text: str, headline: str) -> None:
         self.text = text

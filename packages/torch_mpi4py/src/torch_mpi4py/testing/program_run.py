@@ -28,7 +28,7 @@ _DIES_WITHIN_S = 5.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one ``mpiexec`` did.
+    """The result of one ``mpiexec``.
 
     Attributes:
         returncode: its exit status, None if it had to be killed at the limit.
@@ -87,7 +87,8 @@ class ProgramRun:
         _kill(processes_of(self.identity))
 
     def end(self, leave_within: float = _LEAVE_WITHIN_S) -> list[str]:
-        """Kill what is left of the run and return its command lines, none if it ended by itself.
+        """Kill the remaining processes; return their command lines, none if the run ended by
+        itself.
 
         Args:
             leave_within: seconds that ranks may outlive mpiexec.

@@ -1,1 +1,1 @@
-"""Traffic and clocks."""
+"""Message counts, and clock offsets between ranks."""

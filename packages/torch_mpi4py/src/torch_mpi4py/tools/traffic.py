@@ -33,7 +33,7 @@ from ..log import events
 from ..log.events import Event
 from .traffic_matrix import Count, Matrix
 
-# A handle that was thrown away says nothing of the message; a send goes out all the same.
+# A discarded handle reveals nothing about the message; a send goes out all the same.
 _SENT = ("ok", "dropped")
 
 
@@ -140,7 +140,7 @@ class Traffic:
         return self._only is None or (event.group, event.ranks) == self._only
 
     def _count(self, event: Event) -> None:
-        """Take note of an operation that has ended (called by the log)."""
+        """Record an operation that has ended (called by the log)."""
         if event.kind == "section" or not self._is_ours(event):
             return
         self._new.append(event)
@@ -158,7 +158,7 @@ class Traffic:
         peer = event.world_peer if self._only is None else event.peer
         size = max(event.bytes, 0)
         if event.sends and event.outcome in _SENT:
-            if peer >= 0:  # MPI.PROC_NULL is nobody
+            if peer >= 0:  # MPI.PROC_NULL is no rank
                 self.sent.add(peer, size)
         elif event.outcome != "ok":
             self.failed += event.outcome != "dropped"
@@ -167,7 +167,7 @@ class Traffic:
                 self.received.add(peer, size)
         elif event.collective:
             count = self.collectives.get(event.kind, Count())
-            # What has a dtype hands data over, even if nobody can tell how much.
+            # A call with a dtype passes data, even if its size is unknown.
             unknown = event.bytes < 0 and event.dtype
             self.collectives[event.kind] = count.plus(None if unknown else size)
 

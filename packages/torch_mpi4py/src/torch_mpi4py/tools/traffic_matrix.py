@@ -24,7 +24,7 @@ class Count(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Who sent how much to whom.
+    """How much each rank sent to each other rank.
 
     Attributes:
         messages: [R, R] int64, messages from rank (row) to rank (column), as their senders count.
