@@ -5,12 +5,12 @@
     mpiexec -n 4 python scripts/async_sgd.py --straggler 0.05 --mode synchronous
     mpiexec -n 4 python scripts/async_sgd.py --mode bounded --bound 2 --over-staleness
 
-MNIST if it is on disk (COURSE_DATA says where), the course's own digits otherwise. An epoch is
-over when as many samples as the data set has went into updates, whoever brought them. In the
-synchronous mode --backup b uses the first of each round's gradients and drops the last b.
+MNIST if it is on disk (COURSE_DATA says where), the course's own digits otherwise. An epoch is over
+when as many samples as the data set has went into updates, from any worker. In the synchronous mode
+--backup b uses the first of each round's gradients and drops the last b.
 
-It needs mpiexec, not torchrun: only the course's own backend can receive from any source, and go on
-when a worker is killed. The last line of the output is the result, as JSON.
+It needs mpiexec, not torchrun: it relies on the course's own backend to receive from any source,
+and to go on when a worker is killed. The last line of the output is the result, as JSON.
 """
 
 import argparse

@@ -61,8 +61,7 @@ class Classroom:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Show the page until interrupted; return 0, or 1 with one sentence on why it can't be
-    shown."""
+    """Show the page until interrupted; return 0, or 1 and say in one sentence why it failed."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.folder is None:

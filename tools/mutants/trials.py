@@ -164,7 +164,7 @@ def _tried(own: _OwnCluster, id: str, code: str, deadline: float) -> tuple[str, 
 
 
 class _OwnCluster:
-    """The cluster of this process, started at the first use."""
+    """The cluster of this process, started when it is first used."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()

@@ -232,7 +232,7 @@ class Cell:
         return self._watch.over_at(self._look(), unfinished(self.result))
 
     def _still_moves(self) -> bool:
-        """Whether each present wait is soon over: then it does not matter who waits for whom."""
+        """Whether each present wait is soon over: then it does not matter which rank it is for."""
         waits = ShortWaits(time.perf_counter())
         while (found := waits.are_over(time.perf_counter(), self._look())) is None:
             if self.result.wait(_LOOK_AT_WAITS_EVERY_S):

@@ -55,9 +55,9 @@ class Controller(IPController):
         # An engine may wait for a core longer than the hub waits for its first beat; the keeper
         # decides whether a start has failed.
         self.hub._purge_stalled_registration = lambda heart: None
-        # It also decides which engines live: one whose heart stops, after 10 beats by default, may
-        # only be suspended (a machine that sleeps, a paused container), and continue with all of
-        # its variables.
+        # The keeper also decides which engines live: one whose heart stops, after 10 beats by
+        # default, may only be suspended (a machine that sleeps, a paused container), and continue
+        # with all of its variables.
         self.hub.handle_stopped_heart = lambda heart: None
 
 

@@ -96,8 +96,7 @@ class EmulatedLink:
         return held
 
     def take_in(self, comm: MPI.Comm, size_bytes: int) -> None:
-        """Wait until the link has delivered a received message: at once, unless there is one
-        port."""
+        """Wait until the link has delivered a message: no time, unless there is one port."""
         if self.one_port:
             sleep_until(port_in(self.seconds(size_bytes)), comm)
 

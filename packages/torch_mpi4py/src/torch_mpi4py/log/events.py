@@ -88,8 +88,7 @@ class EventLog(BoardWriter):
         return known if known is not None else self.name_group(comm, comm.Get_name() or "comm")
 
     def part_of(self, comm: MPI.Comm, ranks: Iterable[int]) -> int:
-        """Return the place of the name of some ``ranks`` of ``comm``, which may be making a
-        group."""
+        """Return the place of the name of some ``ranks`` of ``comm``, for making a group."""
         whole = self.group_of(comm)
         members = tuple(whole.ranks[rank] for rank in ranks if 0 <= rank < len(whole.ranks))
         if len(members) == len(whole.ranks):

@@ -87,8 +87,7 @@ class ProgramRun:
         _kill(processes_of(self.identity))
 
     def end(self, leave_within: float = _LEAVE_WITHIN_S) -> list[str]:
-        """Kill the remaining processes; return their command lines, none if the run ended by
-        itself.
+        """Kill what is left of the run; return its command lines, none if it ended by itself.
 
         Args:
             leave_within: seconds that ranks may outlive mpiexec.
