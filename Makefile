@@ -5,13 +5,14 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-# One start of two ranks serves all cases of the backend; lessons 00 and 01 start the clusters.
+# Two starts of two ranks serve all cases of the backend; lessons 00 and 01 start the clusters.
 QUICK = tests/setup/test_style.py tests/setup/test_proofreading.py tests/setup/test_types.py \
     tests/setup/test_imports.py tests/training tests/torch_mpi4py/test_board.py \
     tests/torch_mpi4py/test_diagnosis.py tests/torch_mpi4py/test_hang_report.py \
-    tests/torch_mpi4py/test_waits.py tests/torch_mpi4py/test_battery.py tests/teaching/test_checking.py \
-    tests/teaching/test_mistakes.py tests/lessons/test_notebooks.py \
-    -k "not test_battery and not test_notebooks or openmpi-2 or 00_start or 01_"
+    tests/torch_mpi4py/test_waits.py tests/torch_mpi4py/test_battery.py \
+    tests/torch_mpi4py/test_large.py tests/teaching/test_checking.py tests/teaching/test_mistakes.py \
+    tests/lessons/test_notebooks.py \
+    -k "not test_battery and not test_large and not test_notebooks or openmpi-2 or 00_start or 01_"
 
 .PHONY: help setup lab test quick test-cluster test-others test-torch fuzz mutants doctor notebooks slides site bench release lock clean
 .DEFAULT_GOAL := help

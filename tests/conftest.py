@@ -99,9 +99,9 @@ ORDER = (
     "browser",
 )
 # Of several processes each takes the next file, so the longest come first, or all wait for one;
-# and before them what takes most memory.
+# before them the one that needs 12 GB, while the others have started few ranks.
 LONGEST = (
-    "torch_mpi4py/test_battery.py/large",
+    "torch_mpi4py/test_large.py",
     "scripts/test_scripts.py",
     "torch_mpi4py/test_exits.py",
     "torch_mpi4py/test_pytest_plugin.py",
@@ -137,9 +137,6 @@ class ByFile(LoadFileScheduling):
     A lesson runs for a minute in processes of its own, so each goes wherever there is room, and so
     do the cases that one start of ranks serves. (Groups by mark do nothing: pytest-xdist 3.8 with
     pytest 9.2.)
-
-    Two ranks with large tensors take 10 GB: beside 18 other ranks, 24 GB were too few for the page
-    cache, and imports took minutes. So these cases come first, one after the other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -147,8 +144,8 @@ class ByFile(LoadFileScheduling):
             return nodeid
         scope = super()._split_scope(nodeid)
         if scope == "tests/torch_mpi4py/test_battery.py":
-            mpi, ranks_, case = nodeid.partition("[")[2].split("-", 2)
-            return f"{scope} large" if case.startswith("large:") else f"{scope} {mpi} {ranks_}"
+            mpi, ranks_, *_ = nodeid.partition("[")[2].split("-")
+            return f"{scope} {mpi} {ranks_}"
         return scope
 
 
@@ -166,8 +163,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> int:
         path = item.path.relative_to(ROOT / "tests")
-        if "-large:" in item.name:
-            path /= "large"
         for number, start in enumerate(longest):
             if path.is_relative_to(start):
                 return number - len(longest)

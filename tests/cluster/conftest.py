@@ -48,7 +48,7 @@ def wait_until(condition, within: float, what: str, still=None):
 def _logs() -> str:
     """The ends of the logs of all clusters of these tests."""
     logs = sorted(runtime_dir.base().glob("*/log/*.log"))
-    return "\n".join(f"--- {log}\n{log.read_text()[-2000:]}" for log in logs)
+    return "\n".join(f"--- {log}\n{runtime_dir.tail(log)}" for log in logs)
 
 
 def _only(found: list):

@@ -19,11 +19,11 @@ TRAINING = ("data_parallel", "sharded", "pipelines", "torch_features")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
 LAUNCHES = {
     ("openmpi", 1): OPERATIONS + TRAINING,
-    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large", "compiled"),
+    ("openmpi", 2): (*OPERATIONS, *TRAINING, "compiled"),
     ("openmpi", 3): OPERATIONS + TRAINING,
     ("openmpi", 4): OPERATIONS + TRAINING,
     ("mpich", 1): OPERATIONS + TRAINING,
-    ("mpich", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("mpich", 2): OPERATIONS + TRAINING,
     ("mpich", 3): OPERATIONS + TRAINING,
     ("mpich", 4): OPERATIONS + TRAINING,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from datetime import timedelta
 
 import torch
@@ -26,6 +27,7 @@ from tests.torch_mpi4py.cases.collectives import same, total, values
 from tests.torch_mpi4py.helpers import raises, still_works
 
 OURS_ALONE = ("mpi4py", "cpu:mpi4py", "cuda:mpi4py", "cpu:mpi4py,cuda:mpi4py")
+LATE_SECONDS = 0.5
 MIXED = ("cpu:gloo,cuda:mpi4py", "cpu:mpi4py,cuda:gloo")
 
 
@@ -66,6 +68,20 @@ def case_unsupported_backend_combination_raises(rank, size):
         with raises(ValueError, 'dist.new_group(backend="gloo")'):
             dist.new_group(backend=backend)
     still_works(dist.new_group())
+    dist.destroy_process_group()
+
+
+@case(group=False, sizes=(0,) if is_possible() else (2, 3, 4))
+def case_refused_ranks_wait_for_each_other(rank, size):
+    """A rank that drops its part of the other backend would disturb those still making theirs."""
+    start("mpi4py")
+    for backend in MIXED:
+        began = time.perf_counter()
+        dist.barrier()
+        time.sleep(LATE_SECONDS if rank == size - 1 else 0)
+        with raises(ValueError, 'dist.new_group(backend="gloo")'):
+            dist.new_group(backend=backend)
+        assert time.perf_counter() >= began + LATE_SECONDS, backend
     dist.destroy_process_group()
 
 
