@@ -294,7 +294,7 @@ assert is_exact(all_reduce_ring, comm)
 assert is_exact(all_reduce_ring, comm.Split(color=0 if rank < 3 else 1, key=rank))
 
 # %% [markdown]
-# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In each step, a rank sends the chunk that reached it in the step before, so the chunk number goes down by one from step to step.
+# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. In each step after the first, a rank sends the chunk that reached it in the step before, so the chunk number goes down by one from step to step.
 #
 # **Predict.** The array is n = 8,192 bytes long. How many bytes does *each* rank send if there are four ranks? And if there are 64? Give a list of two numbers.
 
@@ -399,7 +399,7 @@ check("03.reduce_scatter")
 #
 # ## 6. Break it on purpose: a published ring
 #
-# PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. Whole arrays are meant to travel round the ring, while `total` accumulates the sum. Two buffers take turns: in each step, one is sent and the other receives.
+# PyTorch's own tutorial on distributed programs used to end with a ring all-reduce that ran without an error but never produced the sum. The bug was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in the style of this lesson. Whole arrays are meant to travel round the ring, and `total` is meant to accumulate the sum. Two buffers take turns: in each step, one is sent and the other receives.
 
 
 # %%
