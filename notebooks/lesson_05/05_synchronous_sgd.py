@@ -36,7 +36,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. A network, and a share of the data for every rank
 #
-# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Our version takes images of 28 × 28 pixels. If `COURSE_DATA` names a folder that contains the MNIST data set, which was compiled for the same paper, the lesson uses MNIST. Otherwise it uses the digits that come with the course, enlarged to 28 × 28 pixels. Everything below works with either data set.
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Our version takes images of 28 × 28 pixels. If the folder in `COURSE_DATA` (by default `data/downloads`) contains the MNIST data set, which was compiled for the same paper, the lesson uses MNIST. Otherwise it uses the digits that come with the course, enlarged to 28 × 28 pixels. Everything below works with either data set.
 
 # %%
 # %%px

@@ -897,7 +897,7 @@ assert all(
 )
 
 # %% [markdown]
-# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. You can see this from measurements alone. From each measured speed-up $S$, compute the $s$ that Amdahl's law would need to explain it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If $s$ *grows* with $R$, the loss is due to communication and not to serial work. (If $s$ is above 1, the ranks together are slower than one.)
+# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. You can see this from the speed-ups alone, measured or, as here, predicted. From each speed-up $S$, compute the $s$ that Amdahl's law would need to explain it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If $s$ *grows* with $R$, the loss is due to communication and not to serial work. (If $s$ is above 1, the ranks together are slower than one.)
 
 # %%
 apparent = [

@@ -210,7 +210,7 @@ def extrapolate(job: Job, ranks: int) -> Far:
 
 
 def limits(job: Job) -> list[tuple[str, int]]:
-    """Return each limit and the number of ranks at which it halves the efficiency, in that order.
+    """Return each limit with the number of ranks at which it halves the efficiency, fewest first.
 
     Each limit is considered by itself, on whole nodes; one not reached by 10**8 nodes is left out.
     """
