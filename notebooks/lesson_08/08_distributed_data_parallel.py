@@ -139,9 +139,9 @@ assert cluster.view["difference"] == [0] * 4
 # %% [markdown]
 # The difference is not just small: it is zero. Two numbers have only one sum, $a + b = b + a$, even in floating point. Our own code divides the sum by 2, whereas DDP divides each gradient before adding; halving is exact either way. So on two ranks *every* correct synchronisation gives the same bits.
 #
-# On four ranks the sum depends on the order of addition: $(a+b)+(c+d)$ and $((a+b)+c)+d$ can differ in the last bits. An all-reduce may add in any order, and the order may even depend on the size of the message. To make the effect visible, we synchronise in a third way: gather all gradients and add them one after another, starting with rank 0's.
+# On four ranks the sum depends on the order of addition: $(a+b)+(c+d)$ and $((a+b)+c)+d$ can differ in the last bits. An all-reduce may add in any order, and the order may even depend on the size of the message. To fix the order, we synchronise in a third way: gather all gradients and add them one after another, starting with rank 0's.
 #
-# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with gradients added in rank order? A float32 rounding error is about $6 \cdot 10^{-8}$ of the rounded number, and the weights are about 0.1. Write a power of ten, such as `1e-3`.
+# **Predict.** On four ranks and after 20 steps, what is the order of magnitude of the largest difference between weights trained with DDP and weights trained with gradients added in rank order? A float32 rounding error is about $6 \cdot 10^{-8}$ of the rounded number, and the weights are about 0.1. Write a power of ten, such as `1e-3`, or 0.
 
 # %%
 prediction = None
@@ -168,7 +168,7 @@ assert max(max(pair) for pair in cluster.view["differences"]) < 1e-4
 print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
 
 # %% [markdown]
-# Each gradient is off by one or two rounding errors, and these accumulate over 20 steps with momentum. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, changes the weights by 0.1 or more. On four ranks, too, the model trained by hand and the DDP model may agree bit for bit. If they do, your MPI added in the same order for both, which no standard guarantees.
+# On one Linux machine this course's backend adds in rank order itself, so the difference is 0, and the model trained by hand agrees with the DDP model bit for bit, too. In other cases (such as several machines or gloo) the order is up to the library, and no standard guarantees it. Then each gradient may be off by one or two rounding errors, and these accumulate over 20 steps with momentum, typically to about $10^{-8}$. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, changes the weights by 0.1 or more.
 #
 # So far, we have compared the ranks with each other, and DDP with our own loop. The third comparison is the one that counts: *R ranks equal one process with the whole batch*. We make it in float64, where rounding errors are about $10^{-16}$, too small to hide a mistake. Rank 0 also trains a model alone, on the whole batch of 128 images. We allow $10^{-12}$, which leaves room for ten thousand rounding errors and is far below the effect of any real mistake.
 
@@ -436,9 +436,9 @@ figures.buckets(
 # %% [markdown]
 # (a) Sending starts only when computing is done: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), plus a little for the all-reduce itself. (b) All but the last bucket travel while layers are being computed: 6 · 6 + 5.2 = 41 ms (*predicted*). In the figure, the number in a block is that of the layer; each hatched block is a bucket, labelled with its layers.
 #
-# We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
+# We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less than its own computing and sending together. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
 #
-# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also has a start-up cost. Lesson 06 plots the time of a step against the size of its buckets.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also has a start-up cost. Lesson 06 plots the time of the backward pass against the bucket size.
 #
 # ### Buffers
 #
@@ -1659,7 +1659,7 @@ for way in lines:
     print(f"{row} {scaling:9.2f}   {nodes[way]}")
 
 # %% [markdown]
-# With two devices the three move almost the same number of bytes; DataParallel alone also moves images and outputs, whereas each rank reads its own images and keeps its outputs. With more devices the difference grows. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
+# With two devices all three move the same number of bytes of parameters and gradients; DataParallel alone also moves images and outputs, whereas each rank reads its own images and keeps its outputs. With more devices the difference grows. In a ring all-reduce over $p$ ranks, each rank sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients, *nearly the same for any number of ranks*. DataParallel's master sends the parameters to each of the $p - 1$ others and receives a gradient from each: $2 (p-1)\, n$.
 #
 # **Predict.** With **four** devices, divide the bytes of parameters and gradients that DataParallel's master moves by the bytes that a DDP rank moves. What is the ratio?
 

@@ -72,7 +72,7 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
 
 
 def try_two_buckets(hook, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Run a backward pass with two buckets in flight; note how many tensors were sent."""
+    """Run a backward pass with two buckets in flight; note what was sent, and from where."""
     ddp = DistributedDataParallel(_Parameters(), process_group=group, bucket_cap_mb=1e-5)
     ddp.register_comm_hook(group, lambda group, bucket: hook(group, bucket))
     sent: list[torch.Tensor] = []  # kept, so that no memory is reused by chance

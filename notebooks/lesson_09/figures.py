@@ -105,7 +105,7 @@ def sequence(
 
 
 def _arrows(events: list) -> list[_Arrow]:
-    """Match each receive with its send: messages with the same label keep their order."""
+    """Match receives with sends: between two ranks, messages of one label keep their order."""
     sent: dict[tuple, deque] = defaultdict(deque)
     for event in sorted(events, key=lambda event: event.start):
         if event.kind == "send":

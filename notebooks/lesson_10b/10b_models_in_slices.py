@@ -750,7 +750,7 @@ assert traffic.sent.bytes == (world_size - 1) * local_bytes([own_tokens])
 # %% [markdown]
 # ## 6. Sharding the optimizer, by hand
 #
-# Now we divide the storage, but not the computation. As in DDP, each rank has its own samples, and needs all the weights in both passes. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
+# Now we divide what the ranks store, but not the layers. As in DDP, each rank has its own samples, and needs all the weights in both passes. But Adam's state is needed only where a weight is updated. So rank r updates part r, keeps the state of that part only, and sends the new weights to the other ranks with an all-gather. The parts are slices of one long vector that holds all parameters.
 
 # %%
 # %%px
@@ -1057,7 +1057,7 @@ compare(prediction, cluster.view["came_out"][0], source="Computed here")
 # %% [markdown]
 # The result is 256. The next whole number, 257, needs nine significant bits, so from there on $256 + 1$ is rounded to 256. This holds at any scale: in bfloat16 a sum stops growing when it is a few hundred times as large as the next term. The more ranks there are, the more of a gradient can be lost, and it is lost before the optimizer sees it.
 #
-# With four ranks the loss is small, but you can measure it. The next cell compares the sharded gradients with those of one process that computes the four ranks' gradients one after another in bfloat16 and averages them in float32. (This course's backend adds bfloat16 numbers in float32 and rounds once; see lesson 08. A ring with bfloat16 messages rounds at every hop.)
+# With four ranks little is lost, but you can measure it. The next cell compares the sharded gradients with those of one process that computes the four ranks' gradients one after another in bfloat16 and averages them in float32. (This course's backend adds bfloat16 numbers in float32 and rounds once; see lesson 08. A ring with bfloat16 messages rounds at every hop.)
 
 # %%
 # %%px
@@ -1160,7 +1160,7 @@ assert by_meta == [0, 0, 8 * filled_up // world_size]
 # %% [markdown]
 # With the meta device, a rank never holds more than a quarter. But `to_empty` does not initialise anything: every tensor, including those in the norms, contains whatever was in that memory before. You have to fill every parameter and every buffer. The obvious way is this: all ranks set the same seed, and each layer draws its weights with `reset_parameters`, straight into the shards.
 #
-# **Predict.** Each rank has a quarter of the rows of `up.weight` in the first MLP. How many of the four quarters are distinct?
+# **Predict.** Each rank has a quarter of the rows of `up.weight` in the first MLP. How many distinct quarters are there among the four?
 
 # %%
 prediction = None
