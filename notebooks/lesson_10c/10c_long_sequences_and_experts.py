@@ -1031,7 +1031,7 @@ assert busiest[0] > 1.5 > max(busiest[1:])
 # %% [markdown]
 # ### Capacity and dropped tokens
 #
-# The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ lies between 1 and 2. Copies beyond the capacity are *dropped*: the expert adds nothing to the output of such a token. In return, all messages have the same size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
+# The older way to limit the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, where the *capacity factor* $c$ lies between 1 and 2. Copies beyond the capacity are *dropped*: the expert adds nothing to the output of their tokens. In return, all messages have the same size, known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 
 
 # %%

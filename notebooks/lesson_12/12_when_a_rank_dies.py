@@ -462,7 +462,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Most of the time goes into detecting the death and shrinking, which together take tens of milliseconds. And what does the loss look like over all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that rank 1 is dead; then they shrink, and carry on with their steps. Most of the time goes into detecting the death and shrinking, which together take tens of milliseconds, or several hundred if the cores are busy, as in the stored run. And what does the loss look like over all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
