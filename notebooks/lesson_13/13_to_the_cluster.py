@@ -27,7 +27,7 @@
 #
 # **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes to work through it and its four exercises.
 #
-# **Where it runs.** Every program runs on your machine. For anything that needs several hosts or Slurm, you see a stored run of the same programs on three virtual hosts (h1, h2 and h3) built from Linux namespaces. Each virtual host has its own address, host name, processes and sshd, and a real Slurm manages all three. If you have several hosts or a Slurm cluster of your own, the text tells you what to type there. To run this notebook's cells there as well, set `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) before you start JupyterLab.
+# **Where it runs.** Every program runs on your machine. For anything that needs several hosts or Slurm, you see a stored run of the same programs on three virtual hosts (h1, h2 and h3) built from Linux namespaces. Each virtual host has its own address, host name, processes and sshd, and a real Slurm runs jobs on h2 and h3. If you have several hosts or a Slurm cluster of your own, the text tells you what to type there. To run this notebook's cells there as well, set `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) before you start JupyterLab.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -300,7 +300,7 @@ print("".join(line for line in script.splitlines(True) if not line.startswith(co
 # - `--mpi=pmix` lets the ranks find each other. *PMIx* is an interface through which a process asks its launcher for its rank and for the addresses of the other ranks. `mpiexec` brings its own PMIx; Slurm supports PMIx through a plugin, which not every site has built (`srun --mpi=list` shows whether yours has). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
 # - Slurm kills a job that runs longer than its `--time`, so save checkpoints (lesson 12).
 #
-# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (`mpiexec` asks Slurm for the nodes and tasks, so it needs neither `-n` nor `--host`); with this script, the surviving ranks can go on when a rank dies. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so a wrong `--cpus-per-task` has no effect there.)
+# There are two more scripts. The last line of `ddp_mpiexec.sbatch` is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (`mpiexec` asks Slurm for the nodes and tasks, so it needs neither `-n` nor `--host`); with this script, the surviving ranks can go on when a rank dies. In `ddp_torchrun.sbatch`, `srun` starts one `torchrun` on each node. (Slurm on our virtual hosts does not bind tasks to cores, so a missing `--cpus-per-task` has no effect there.)
 #
 # From the notebook, `start_cluster(n=2, slurm="nodes=2,time=10")` asks for an allocation and, if it has to wait, says why. The engines then run as tasks in that allocation, and `%%px` works as usual.
 #

@@ -1,4 +1,4 @@
-"""Judges lesson 13's three functions by cases in which each usual mistake gives a wrong answer."""
+"""Judges lesson 13's three functions: each usual mistake gives a wrong answer in some case."""
 
 from __future__ import annotations
 

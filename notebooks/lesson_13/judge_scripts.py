@@ -208,7 +208,7 @@ _NODES = ("$SLURM_JOB_NUM_NODES", "$SLURM_NNODES")
 
 
 def _number(text: str, nodes: int = 0) -> int:
-    """Return the number in ``text``, or ``nodes`` if it is Slurm's variable for that."""
+    """Return the number in ``text``, or ``nodes`` if it is Slurm's variable for the nodes."""
     if _bare(text) in _NODES:
         return nodes
     found = re.fullmatch(r"\s*(\d+)\s*", text)

@@ -60,7 +60,7 @@ for line in added_lines("plain"):
     print("+", line)
 
 # %% [markdown]
-# You know all of these lines already. `inputs[rank::ranks]` gives each rank different samples, `broadcast` gives them all the same weights, and `all_reduce` and the division average the gradients. The last three lines merely produce a loss to print: each of the two ranks has the loss of its own 32 samples, and the mean of the two is the loss of all 64.
+# You know all of these lines already. `inputs[rank::ranks]` gives each rank different samples, `broadcast` gives them all the same weights, and `all_reduce` and the division average the gradients. The last four lines merely produce a loss and print it: each of the two ranks has the loss of its own 32 samples, and the mean of the two is the loss of all 64.
 #
 # **Predict.** DDP makes some of these lines unnecessary. How many new lines does the DDP script have, compared with the serial one? Count the import lines as well. Write a number.
 
@@ -551,7 +551,7 @@ for dimension, name in enumerate(names):
     print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
 
 # %% [markdown]
-# The shard degree is 8, and the weights are sharded over 8 · 16 = 128 ranks: context parallelism splits the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours on one machine with 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program instead has the shards outermost and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from a slow connection [11].
+# The shard degree is 8, and the weights are sharded over 8 · 16 = 128 ranks: context parallelism splits the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours on one machine with 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program instead has the shards outermost and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from a high latency [11].
 #
 # With 32 simulated ranks, PyTorch's own mesh forms the same groups as `arranged`:
 

@@ -110,16 +110,20 @@ def guesses(
             "each tensor is counted as a message of its own, though they leave together",
         ),
         Guess("one-direction", by(sync / 2), "only one direction of the communication is counted"),
-        Guess("once-for-each-rank", by(sync * ranks), "the ranks send one after another"),
+        Guess(
+            "once-for-each-rank",
+            by(sync * ranks),
+            "the ranks were assumed to send one after another",
+        ),
         Guess(
             "in-every-step",
             by(sync * seldom),
-            "the weights are averaged in every step",
+            "the weights were assumed to be averaged in every step",
         ),
         Guess(
             "ranks-share-cores",
             by(cores=(ranks + 1) // 2),
-            "the ranks compute in turns, though each has a simulated device of its own here",
+            "the ranks were assumed to compute in turns; here each has a simulated device",
         ),
         Guess("upside-down", 1 / by(), "it is upside down: the time of many over that of one"),
     ]
