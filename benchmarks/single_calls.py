@@ -1,4 +1,4 @@
-"""Measures the cost of one call: cold, as in a real program, and with the event log.
+"""Measures the cost of one call, cold, as in a real program, and what the event log adds to it.
 
 A benchmark that calls all_reduce in a loop keeps its code in the caches. In :func:`cold` no call is
 repeated: ``turns`` are single calls that alternate, ``step`` are single calls between which each
