@@ -42,8 +42,8 @@ def ring_of_keys(ranks: int = 4) -> Figure:
     words = "Each number is the rank that the tokens belong to."
     drawing.text(14, y, words, anchor="start", size=13)
     return drawing.finish(
-        f"Ring attention on {ranks} ranks: the queries stay, and keys and values move to the next "
-        f"rank after each of {ranks} steps, so every rank computes with all of them."
+        f"Ring attention on {ranks} ranks in {ranks} steps: the queries stay, and between the "
+        "steps keys and values move to the next rank, so every rank computes with all of them."
     )
 
 
