@@ -2,8 +2,8 @@
 
 ``python -m tools.build_notebooks`` reads ``notebooks/lesson_NN/NN_name.py``, executes those
 whose source changed since, and writes ``notebooks/NN_name.ipynb``. Where the source is the same,
-the notebook stays as it is, to the byte. An executed lesson looks the same on any machine, and
-hides no failure.
+the notebook stays as it is, to the byte. An executed lesson does not show which
+machine executed it, and hides no failure.
 """
 
 from __future__ import annotations

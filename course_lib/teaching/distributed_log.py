@@ -1,8 +1,8 @@
 """Records every call to ``torch.distributed`` while a learner's function runs.
 
 The calls go through to the real process group. The log has the function, the group, the bytes of
-this rank's own data (the budget of a collective), and whether the program waited for it, in which
-phase of a training step. A check judges a method by it.
+this rank's own data (the budget of a collective), and whether, and in which phase of a training
+step, the program waited for the call. A check judges a method by it.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from typing import Any
 
 RANKS = 4  # of the cluster on which answers are tried
 
-# Code that spoils arguments after the answer is there. If it can change nothing, it prints
-# NOTHING_TO_CHANGE, and there is no such mutant.
+# Code that spoils arguments after the answer is there. If it can change nothing, it raises an
+# error with NOTHING_TO_CHANGE, and there is no such mutant.
 NOTHING_TO_CHANGE = "no argument of this function can be changed in place"
 _SPOIL = "changes_its_arguments"
 _SPOILING = f'''\

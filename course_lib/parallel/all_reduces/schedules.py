@@ -74,7 +74,7 @@ class _Fold:
     Attributes:
         ranks: q.
         extra: e.
-        new_rank: this rank's new number, None if it takes no part.
+        new_rank: this rank's new number, None if it gives its tensor to its neighbour.
         before, after: this rank's steps before and after the others'.
     """
 

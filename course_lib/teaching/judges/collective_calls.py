@@ -22,7 +22,7 @@ def judge_collectives(seen: Observation) -> None:
 
 
 def hang(logs: Sequence[list[LoggedCall]]) -> WrongAnswer:
-    """Return the texts about ranks that waited until the deadline, by rank of the group."""
+    """Return the mistake of ranks that waited until the deadline; logs by rank of the group."""
     unfinished = [event for log in logs for event in log if not event.finished]
     where = "; ".join(_where(rank, log) for rank, log in enumerate(logs))
     if unfinished and all(event.kind in ("send", "recv") for event in unfinished):

@@ -75,7 +75,7 @@ class Cell:
     Attributes:
         ranks: where it runs, as the children of ``result``.
         output: the ranks' output so far.
-        end: why the wait ended: ``"done"``, ``"limit"``, ``"in vain"`` or ``"interrupted"``.
+        end: why the wait ended: ``"done"``, ``"limit"``, ``"hopeless"`` or ``"interrupted"``.
         result: its ``AsyncResult``.
         late: the ranks that had not ended it by themselves.
         stuck: those of them that could not be freed.
@@ -193,7 +193,7 @@ class Cell:
                 return "done"
             pause = interval
             if self._prompt.standing() and self._answer_breakpoints(live):
-                return "in vain"
+                return "hopeless"
             now = time.perf_counter()
             watch.note_printed(now, self.output.printed())
             if live:
@@ -203,7 +203,7 @@ class Cell:
                 asked = now
                 self._cluster.status()
             if self._in_vain(now):
-                return "in vain"
+                return "hopeless"
             due = now >= self._over_at()
             if due or now - watch.looked_at_cores >= _LOOK_AT_CORES_EVERY_S:
                 watch.look_at_cores(now, self._look(), unfinished(self.result))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-_A_STEP_GIVES = 0.5  # of the usual time of a start, if that is shorter
+_A_STEP_GIVES = 0.5  # of the usual time of a start, from the step on, if that ends later
 _CROWDED = 0.5  # waits for a core for more than half of the time
 
 WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()

@@ -137,7 +137,7 @@ class Keeper:
         self._controller: subprocess.Popen | None = None
         self._mpiexec: subprocess.Popen | None = None
         self._looked_at_engines = 0.0
-        self._ranks_over: float | None = None  # since when there has been no owner to run cells
+        self._ranks_over: float | None = None  # since when no rank is left to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
         self._owner_pid: int | None = owner_pid
         self._owner: Channel | None = None

@@ -1,6 +1,6 @@
 """Which GPU a rank uses, and what can carry its tensors: NCCL, MPI itself, or host copies.
 
-These are functions of plain data. Only :func:`takes_cuda` starts MPI, so a program of torchrun may
+The functions here take plain data. Only :func:`takes_cuda` starts MPI, so a program of torchrun may
 use the others.
 """
 

@@ -128,7 +128,7 @@ class HeldSend:
 
 
 def port_in(seconds: float) -> float:
-    """Return once a received message that takes ``seconds`` has come through the one port."""
+    """Return the time at which a message of ``seconds`` has come through the one port."""
     global _port_in_free_at
     with _change:
         _port_in_free_at = max(_clock(), _port_in_free_at + seconds)

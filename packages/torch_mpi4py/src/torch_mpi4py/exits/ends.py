@@ -57,8 +57,8 @@ class End(NamedTuple):
         messages_with: the ranks with which it has messages open, ``_EVERYBODY`` among them if it
             can't tell.
         outcome: the error with which it ended, empty if none.
-        leaves: when this rank heard that the other now only lets messages progress and has reported
-            their final state, in seconds of ``time.perf_counter()``; infinite before.
+        leaves: when this rank last heard that the other now only lets messages progress, or with
+            which ranks some are still open, in seconds of ``time.perf_counter()``; infinite before.
     """
 
     begun: dict[int, float]

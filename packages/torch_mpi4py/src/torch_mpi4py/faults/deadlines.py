@@ -58,8 +58,9 @@ class Operation:
     """One blocking MPI call.
 
     The thread that makes the call writes ``started`` and then ``in_mpi``, so that the watcher,
-    which looks at ``in_mpi`` first, finds the rest. Only the watcher writes ``reason``, ``report``
-    and ``polls_left``.
+    which looks at ``in_mpi`` first, finds the rest. Only the watcher and :func:`expire` write
+    ``reason`` and ``polls_left``. They write ``report`` as well, or :meth:`freed_error` if they
+    have not.
 
     Attributes:
         comm: the communicator to revoke if it must be freed.

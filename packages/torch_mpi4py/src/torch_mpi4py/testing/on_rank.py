@@ -178,7 +178,7 @@ class OnRank:
 
     @pytest.fixture(autouse=True)
     def _process_group(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Make the default process group if the mark names a backend, and destroy it afterwards."""
+        """Make the default process group if the mark names a backend; destroy any at the end."""
         mark = RanksMark.of(request.node)
         if mark is not None and mark.backend:
             self._start_group(mark.backend, mark.group_seconds)
