@@ -31,7 +31,7 @@ from torch_mpi4py.board.observing import looks_asleep
 from torch_mpi4py.core import futex
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
-from torch_mpi4py.meeting import arrivals
+from torch_mpi4py.meeting import arrivals, spinning
 from torch_mpi4py.meeting.remote_arrivals import RemoteArrivals
 
 from tests.ranks import case
@@ -461,3 +461,27 @@ def case_comm_on_a_rank_without_a_free_slot(rank: int, size: int) -> None:
 def case_comm_message_progresses_while_its_sender_sleeps(rank: int, size: int) -> None:
     comm = renew_world()
     send_and_sleep_in(comm, rank, comm.Barrier)
+
+
+@case(mpi="openmpi")
+def case_a_core_is_shared_by_the_ranks_that_may_run_on_it(rank: int, size: int) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(before := os.sched_getaffinity(0))
+
+    def cores_a_rank() -> float:
+        dist.barrier()
+        spinning.cores_a_rank.cache_clear()
+        found = spinning.cores_a_rank()
+        dist.barrier()
+        return found
+
+    try:
+        assert cores_a_rank() == len(cores) / size
+        os.sched_setaffinity(0, cores[:1])
+        assert cores_a_rank() == 1 / size
+        os.sched_setaffinity(0, [cores[rank % len(cores)]])
+        assert cores_a_rank() == 1 / len(range(rank % len(cores), size, len(cores)))
+    finally:
+        os.sched_setaffinity(0, before)
+        cores_a_rank()

@@ -3,7 +3,7 @@
 The kernel compares the word and puts the thread to sleep in one step, so a thread that writes the
 word and then wakes others is never missed. Source: ``man 2 futex``. Other systems sleep briefly.
 
-This module also defines how long all waits between ranks spin, and the slices in which they sleep.
+This module also defines the slices in which ranks that wait for each other sleep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _number = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
 _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that are compared
 _NAP_SECONDS = 1e-3
 
-SPIN_SECONDS = 20e-6
 SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
 LONG_SLICE_SECONDS = 20e-3
 _LONG_AFTER_SECONDS = 0.2

@@ -13,8 +13,6 @@ wait for two groups in different orders.
 
 from __future__ import annotations
 
-import functools
-import os
 import queue
 import threading
 from collections import deque
@@ -23,8 +21,7 @@ from typing import Any
 
 import torch
 
-from ..core.runtime import MPI
-from ..log.peer_boards import board_of
+from ..meeting.spinning import cores_a_rank
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
@@ -119,17 +116,5 @@ class ProgressThread:
 
 
 def cores_are_taken() -> bool:
-    """Return whether the ranks on this machine, when all compute, leave no core for other threads.
-
-    A process that is restricted to some of the machine's cores is assumed to have them to itself.
-    """
-    return torch.get_num_threads() >= _cores_a_rank()
-
-
-@functools.cache
-def _cores_a_rank() -> float:
-    everywhere = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else everywhere
-    if usable < everywhere:
-        return usable
-    return usable / sum(board_of(rank) is not None for rank in range(MPI.COMM_WORLD.Get_size()))
+    """Return whether the ranks here leave no core for other threads when all of them compute."""
+    return torch.get_num_threads() >= cores_a_rank()

@@ -40,6 +40,7 @@ from ..faults.deaths import has_ulfm, is_broken
 from ..faults.mpi_errors import freed
 from ..log.events import log
 from ..log.peer_boards import board_of
+from . import spinning
 
 if TYPE_CHECKING:
     from ..core.call import Call
@@ -183,9 +184,9 @@ class Slot:
 def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
     """Look for a moment, without sleeping, which ranks come; return those still missing."""
     time_slice.shorten()
-    end = time.perf_counter() + futex.SPIN_SECONDS
+    end = time.perf_counter() + spinning.seconds()
     while missing and time.perf_counter() < end:
-        os.sched_yield()
+        spinning.give_way()
         missing = [one for one in missing if not has_come(one.words[one.first + turn])]
     return missing
 

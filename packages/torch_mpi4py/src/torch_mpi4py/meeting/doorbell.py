@@ -26,7 +26,6 @@ Ranks on other hosts can't ring. A rank that waits for one of them sleeps as :mo
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -40,7 +39,7 @@ from ..faults import deadlines
 from ..faults.mpi_errors import translate
 from ..log.events import log
 from ..log.peer_boards import bell_of
-from . import network
+from . import network, spinning
 
 FIRST_SLICE_SECONDS = 50e-6
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
@@ -227,12 +226,12 @@ def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
     """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
     time_slice.shorten()
     naps, now = not _is_main_thread(), time.perf_counter()
-    until = now + futex.SPIN_SECONDS + seconds
+    until = now + spinning.seconds() + seconds
     while True:
         if naps or now > until:
             time.sleep(_NAP_SECONDS)
         else:
-            os.sched_yield()
+            spinning.give_way()
         found, now = look(), time.perf_counter()
         if found or (now > until and not _helps(now)):
             return found

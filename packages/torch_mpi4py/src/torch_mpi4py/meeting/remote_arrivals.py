@@ -12,7 +12,6 @@ revoked, and MPICH crashed after one that never ended.)
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 
@@ -25,7 +24,7 @@ from ..faults.deadlines import Operation
 from ..faults.deaths import is_broken
 from ..faults.mpi_errors import freed
 from ..log.events import log
-from . import network
+from . import network, spinning
 
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
@@ -77,7 +76,7 @@ class RemoteArrivals:
         time_slice.shorten()
         while time.perf_counter() < began + network.SPIN_SECONDS:
             if operation.on_callers_thread:
-                os.sched_yield()
+                spinning.give_way()
             else:
                 time.sleep(_NAP_SECONDS)
             if request.Test():

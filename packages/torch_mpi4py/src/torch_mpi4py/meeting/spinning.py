@@ -1,0 +1,53 @@
+"""How a rank looks around for other ranks before it sleeps.
+
+Most waits of ranks that compute the same are short, and to sleep and be woken takes as long as many
+of them. So a waiting rank first spins: it looks again and again. If the ranks of its machine have
+fewer cores than they are, the awaited rank may need this very core; so this one gives it away
+between two looks, and does not look for long. If each rank has a core, it keeps its own: the kernel
+would give the core to another program, and for all of that program's time slice. Two ranks beside
+two busy loops, median time of an all_reduce with and without giving the core away: 512 and 20 us
+for 4 B, 1.3 and 0.5 ms for 256 KiB, 7.8 and 2.5 ms for 4 MiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+
+from ..core.runtime import MPI
+from ..log.peer_boards import board_of
+
+_SECONDS = 100e-6
+_SECONDS_IF_SHARED = 20e-6
+
+
+def seconds() -> float:
+    """Return for how long a rank spins."""
+    return _SECONDS if cores_a_rank() >= 1 else _SECONDS_IF_SHARED
+
+
+def give_way() -> None:
+    """Let another thread have this core, if an awaited rank may need it."""
+    if cores_a_rank() < 1:
+        os.sched_yield()
+
+
+@functools.cache
+def cores_a_rank() -> float:
+    """Return how many cores each rank of this machine has.
+
+    Ranks that may run on one core share all cores that this rank may use; other processes do not
+    count.
+    """
+    mine = _usable_cores(0)
+    boards = map(board_of, range(MPI.COMM_WORLD.Get_size()))
+    sharing = sum(bool(mine & _usable_cores(board.pid)) for board in boards if board is not None)
+    return len(mine) / max(sharing, 1)
+
+
+def _usable_cores(pid: int) -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        with contextlib.suppress(OSError):  # a process that has ended, or of another container
+            return os.sched_getaffinity(pid)
+    return set(range(os.cpu_count() or 1))
