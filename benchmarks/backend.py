@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,7 @@ def measure() -> dict:
         "torch": torch.__version__,
         "no_c": reason,
         "all_reduce": sweep(comm, gloo, in_c),
-        "ddp_step": ddp_steps(comm, gloo),
+        "ddp_step": ddp_steps(comm, gloo, BATCHES if comm.Get_size() == 2 else [USUAL_BATCH]),
     }
 
 
@@ -154,11 +154,17 @@ def send_nothing(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads no tex
     return future
 
 
-def ddp_steps(comm: MPI.Intracomm, gloo: dist.ProcessGroup) -> list[dict]:
-    """Measure a training step under DDP; ``silent`` is the same without communication."""
-    batches = BATCHES if comm.Get_size() == 2 else {USUAL_BATCH: BATCHES[USUAL_BATCH]}
+def ddp_steps(
+    comm: MPI.Intracomm, gloo: dist.ProcessGroup, batches: Iterable[int] = (USUAL_BATCH,)
+) -> list[dict]:
+    """Measure a training step under DDP; ``silent`` is the same without communication.
+
+    Args:
+        batches: images a rank.
+    """
     rows = []
-    for batch, turns in batches.items():
+    for batch in batches:
+        turns = BATCHES[batch]
         inputs, labels = torch.randn(batch, 1, 28, 28), torch.randint(10, (batch,))
         for name, make in MODELS.items():
             silent = DDP(make())

@@ -4,9 +4,12 @@ The hosts are the virtual ones of ``tests/hosts`` (root and sshd are needed; oth
 ``{"missing": why}``), so all ranks share this machine's cores, and network traffic is copied by its
 kernel. There it measures
 
-- ``runs``: all-reduces and training steps of four ranks, ours, gloo and raw MPI in turns in the
-  same processes, on two hosts and on one; and the least time of a backend that compares calls, see
-  :class:`Least`,
+- ``runs``: all-reduces of four ranks, ours, gloo and raw MPI in turns in the same processes, on two
+  hosts and on one; and the least time of a backend that compares calls, see :class:`Least`,
+- in ``runs``, too: training steps of two ranks, on two hosts and on one. Each rank has a core. With
+  four ranks on two cores, steps of 15 ms took up to 800 ms: the ranks of a host are in a session of
+  their own, and if Linux schedules each session as a group (``sched_autogroup_enabled``), a rank
+  that spins in MPI gives its core away only to ranks of its own host,
 - ``starts``: from ``start_cluster`` to four engines with torch, on one host and on two, in turns,
 - ``reports``: a cell with a limit hangs on two hosts; from the limit to its error,
 - ``idle``: the share of a core that the agent of the other host takes when nothing happens.
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
     from torch_mpi4py import MPI
 
 WHERE = {"two hosts": "h1:2,h2:2", "one host": "h1:4"}
+STEPS_WHERE = {"two hosts": "h1:1,h2:1", "one host": "h1:2"}
+STEPS_RANKS = 2
 SIZES = (4, 4096, 64 * 2**10, MIB, 4 * MIB, 16 * MIB)
 TURNS = 21  # scheduling of four ranks on two cores makes single samples differ by half
 STARTS = 2
@@ -74,9 +79,14 @@ def on_first_host() -> dict:
     """Measure everything."""
     os.environ[NETWORK] = "eth0"
     options = ["-x", NETWORK, *(["-x", QUICK] if QUICK in os.environ else [])]
+
+    def on_hosts(program: Callable[[], dict], ranks: int, hosts: str) -> dict:
+        return run(program, ranks, before=["--host", hosts, *options], limit_seconds=RUN_SECONDS)
+
     runs = {
-        where: run(on_ranks, RANKS, before=["--host", hosts, *options], limit_seconds=RUN_SECONDS)
-        for where, hosts in WHERE.items()
+        where: on_hosts(all_reduces_on_ranks, RANKS, WHERE[where])
+        | on_hosts(steps_on_ranks, STEPS_RANKS, STEPS_WHERE[where])
+        for where in WHERE
     }
     starts: dict[str, list[float]] = {where: [] for where in WHERE}
     result: dict = {"runs": runs, "starts": starts}
@@ -94,8 +104,8 @@ def on_first_host() -> dict:
     return result
 
 
-def on_ranks() -> dict:
-    """Measure all-reduces and steps on the ranks of this mpiexec."""
+def all_reduces_on_ranks() -> dict:
+    """Measure all-reduces on the ranks of this mpiexec."""
     gloo, comm = dist.new_group(backend="gloo"), world()
     group, least = new_least_group(comm)
     rows = []
@@ -104,7 +114,12 @@ def on_ranks() -> dict:
         least.asked = variants["raw"]
         samples = take_turns(comm, variants, TURNS, least_loops(count))
         rows.append({"bytes": count, "samples": samples})
-    return {"ranks": comm.Get_size(), "all_reduce": rows, "ddp_step": ddp_steps(comm, gloo)}
+    return {"ranks": comm.Get_size(), "all_reduce": rows}
+
+
+def steps_on_ranks() -> dict:
+    """Measure training steps on the ranks of this mpiexec."""
+    return {"ddp_step": ddp_steps(world(), dist.new_group(backend="gloo"))}
 
 
 def idle(notebook: Notebook) -> float:
@@ -189,7 +204,7 @@ def section(measured: dict) -> Section:
         "take: there, PyTorch's own `dist.all_reduce` makes only two raw MPI calls, one of 16 "
         "bytes for the check, and one for the data.",
         *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
-        "A DDP step, in ms:",
+        "A DDP step of two ranks, which have a core each, in ms:",
         Table(by_model, steps),
         "Times of a notebook's cluster, in s: median (smallest to largest).",
         Table({"what": str, "s": lambda what: few(seconds[what])}, seconds),

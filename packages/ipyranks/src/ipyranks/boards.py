@@ -92,14 +92,13 @@ class BoardsHere:
         position = None if board is None else board.position
         if board is None or position is None:
             return RankView()
-        latest = board.latest()
         return RankView(
             position.running,
             position.run,
             position.began,
             position.lost,
             waits_in(board),
-            (latest and latest.end) or 0.0,
+            board.latest_end,
             self.boards.keeps_the_lock(number),
             waited(board.pid),
         )

@@ -5,7 +5,6 @@ A start, or a cell, that waits for a core needs longer; one that is stuck does n
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -23,9 +22,11 @@ def waited(pid: int) -> float | None:
     None if the process has ended or this is unknown. If a group of processes has a limit of its
     own, as in a container, waits because of that count too.
     """
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return None
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:  # read for each cell
+            return int(file.read().split()[1]) / 1e9
+    except OSError:
+        return None
 
 
 def waits(processes: Iterable[int]) -> dict[int, float]:

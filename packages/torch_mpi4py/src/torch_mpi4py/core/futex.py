@@ -25,7 +25,7 @@ _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that
 _NAP_SECONDS = 1e-3
 
 SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
-LONG_SLICE_SECONDS = 20e-3
+LONG_SLICE_SECONDS = 25e-3
 _LONG_AFTER_SECONDS = 0.2
 
 IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
@@ -36,7 +36,7 @@ ASKS_FIRST = IN_ORDER
 It must not read that before its own write is visible. There, taking and releasing a lock is a
 barrier that no read passes; elsewhere a rank wakes the others without checking. That takes a system
 call each time: 0.5 us if no thread sleeps, and as much again through ctypes. A missed wake-up costs
-a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes these slices 10 s long).
+a slice of 4 to 25 ms (`case_no_rank_oversleeps` makes these slices 10 s long).
 """
 barrier = threading.Lock()
 
