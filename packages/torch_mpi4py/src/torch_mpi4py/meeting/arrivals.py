@@ -184,7 +184,7 @@ class Slot:
 def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
     """Look for a moment, without sleeping, which ranks come; return those still missing."""
     time_slice.shorten()
-    end = time.perf_counter() + spinning.seconds()
+    end = time.perf_counter() + spinning.SECONDS
     while missing and time.perf_counter() < end:
         spinning.give_way()
         missing = [one for one in missing if not has_come(one.words[one.first + turn])]
@@ -271,22 +271,25 @@ class Arrivals(Slot):
             if words[asleep] or not futex.ASKS_FIRST:
                 futex.wake(self._address + 8 * turn)
                 break
-        places = self._places[turn]
+        places, until = self._places[turn], 0.0
         for words, place in places:
-            if words[place] != word:
-                break
-        else:
-            return True
-        self._await_all(work, number, turn)
-        return all(words[place] == word for words, place in places)
+            while words[place] != word:
+                now = time.perf_counter()
+                if not until:
+                    time_slice.shorten()
+                    # Elsewhere, spinning would keep the GIL from a computing thread.
+                    until = now + spinning.SECONDS if work.on_callers_thread else now
+                if now >= until:
+                    self._await_all(work, number, turn)
+                    return all(words[place] == word for words, place in places)
+                spinning.give_way()
+        return True
 
     def _await_all(self, work: Operation, number: int, turn: int) -> None:
         def has_come(word: int) -> bool:
             return word & _NUMBER == number
 
         missing = [one for one in self._peers if not has_come(one.words[one.first + turn])]
-        if work.on_callers_thread:  # elsewhere it would keep the GIL from a computing thread
-            missing = spin_for(missing, turn, has_come)
         if missing:
             self._sleep_until_come(work, missing, turn, has_come)
 

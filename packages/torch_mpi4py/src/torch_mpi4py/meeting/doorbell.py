@@ -226,7 +226,7 @@ def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
     """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
     time_slice.shorten()
     naps, now = not _is_main_thread(), time.perf_counter()
-    until = now + spinning.seconds() + seconds
+    until = now + spinning.SECONDS + seconds
     while True:
         if naps or now > until:
             time.sleep(_NAP_SECONDS)
@@ -258,7 +258,7 @@ def _spin_and_sleep(
 
 
 def _sleep_for_other_host(look: Callable[[], _Found], go_on: Callable[[], float | None]) -> _Found:
-    found, sleeper = _spin(look, network.SPIN_SECONDS), network.Sleeper()
+    found, sleeper = _spin(look, 0.0), network.Sleeper()
     while not found:
         _own[LOOKS_AT] += 1
         sleeper.sleep(go_on())

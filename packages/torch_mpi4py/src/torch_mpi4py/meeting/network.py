@@ -24,7 +24,6 @@ if sys.platform == "linux":
     import fcntl
     import termios
 
-SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
 _LONGEST_PAUSE_SECONDS = 5e-3  # then it takes 1% of a core
 _SENDING_PAUSE_SECONDS = 2e-4
 _PART = 1 / 16  # of its wait so far: how much it may oversleep

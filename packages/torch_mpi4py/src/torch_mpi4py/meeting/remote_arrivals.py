@@ -74,7 +74,7 @@ class RemoteArrivals:
     def _await(self, operation: Operation, request: MPI.Request) -> None:
         began = time.perf_counter()
         time_slice.shorten()
-        while time.perf_counter() < began + network.SPIN_SECONDS:
+        while time.perf_counter() < began + spinning.SECONDS:
             if operation.on_callers_thread:
                 spinning.give_way()
             else:
