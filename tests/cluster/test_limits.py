@@ -62,6 +62,14 @@ def test_waiting_for_a_core_does_not_count(share: float, excused: float) -> None
     assert watched.starved(now, [0, 1]) == {0: 10 * share, 1: 0.0}
 
 
+def test_a_late_begin_and_waiting_for_a_core_both_extend_the_limit() -> None:
+    watched = watch("2", IN_CELL, IN_CELL)
+    for now, waited in ((101.0, 0.0), (102.0, 0.0), (103.0, 1.0), (104.0, 2.0)):
+        late = IN_CELL._replace(began=102.0, waited=waited)
+        watched.look_at_cores(now, views(IN_CELL, late), [0, 1])
+    assert watched.over_at(views(IN_CELL, late), [0, 1]) == 106
+
+
 def test_computing_ranks_get_at_most_ten_times_the_limit() -> None:
     starved = IN_CELL._replace(waited=1000.0)
     watched = watch("10", IN_CELL)

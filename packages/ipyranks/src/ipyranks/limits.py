@@ -113,14 +113,16 @@ class Watch:
 
     def over_at(self, views: Views, late: Collection[int]) -> float:
         """When the limit will have passed, by current knowledge."""
-        # What ranks that compute waited for a core in a crowd does not count.
+        begun = self._begun_by_all(views, late)
+        # What ranks that compute waited for a core in a crowd does not count, nor what they idled
+        # before all had begun.
+        own = max(self._own.seconds - (begun - self.began), 0.0)
         excused = min(
-            self.looked_at_cores - self.began - self._own.seconds,
-            (_AT_MOST_TIMES - 1) * self._limit.seconds,
+            self.looked_at_cores - self.began - own, (_AT_MOST_TIMES - 1) * self._limit.seconds
         )
         excused += self._left_out
         since = self.last_sign(views) if self._limit.without_progress else self.began + excused
-        return max(since, self._begun_by_all(views, late)) + self._limit.seconds
+        return max(since, begun) + self._limit.seconds
 
     def _begun_by_all(self, views: Views, late: Collection[int]) -> float:
         """When the last of the ranks that are in the cell began, from which the limit counts.
