@@ -101,6 +101,7 @@ def test_board_of_a_stopped_or_dead_process(
         True,
     )
     assert board.latest().kind == "send"
+    assert board.latest_end == board.latest().end
 
 
 def test_half_written_record_is_skipped() -> None:

@@ -485,3 +485,19 @@ def case_a_core_is_shared_by_the_ranks_that_may_run_on_it(rank: int, size: int) 
     finally:
         os.sched_setaffinity(0, before)
         cores_a_rank()
+
+
+@case(sizes=(2, 4), mpi="openmpi")
+def case_waiting_ranks_yield_only_if_they_share_a_core(rank: int, size: int) -> None:
+    usual = spinning.cores_a_rank, os.sched_yield
+    yields: list[int] = []
+    os.sched_yield = lambda: yields.append(rank)
+    try:
+        for cores, yielded in ((1.0, False), (0.5, True)):
+            spinning.cores_a_rank = lambda cores=cores: cores
+            dist.barrier()
+            yields.clear()
+            sleep_until_rank_0_comes(lambda: dist.all_reduce(torch.ones(3)), range(1, size))
+            assert rank == 0 or bool(yields) == yielded
+    finally:
+        spinning.cores_a_rank, os.sched_yield = usual

@@ -23,7 +23,7 @@ def waited(pid: int) -> float | None:
     own, as in a container, waits because of that count too.
     """
     try:
-        with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:  # read for each cell
+        with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:
             return int(file.read().split()[1]) / 1e9
     except OSError:
         return None

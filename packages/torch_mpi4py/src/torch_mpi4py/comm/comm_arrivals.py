@@ -14,15 +14,17 @@ ranks that need it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..core import advice
+from ..core import advice, time_slice
 from ..core.errors import RankFailedError, RevokedError
 from ..core.runtime import MPI
 from ..faults import deadlines
 from ..faults.deaths import has_ulfm
-from ..meeting.arrivals import Peer, Slot, open_slot, spin_for
+from ..meeting import spinning
+from ..meeting.arrivals import Peer, Slot, open_slot
 from .call_arguments import Arguments, arguments_of, is_accepted, whole_number
 
 _UNCOUNTED = 2**64 - 1  # above every number, so no rank waits
@@ -111,7 +113,12 @@ class CommArrivals(Slot):
         def has_come(word: int) -> bool:
             return word >= count
 
-        missing = spin_for(self._needed(operation.what, args, kwargs), _PLACE, has_come)
+        missing = self._needed(operation.what, args, kwargs)
+        time_slice.shorten()
+        end = time.perf_counter() + spinning.SECONDS
+        while missing and time.perf_counter() < end:
+            spinning.give_way()
+            missing = [one for one in missing if not has_come(one.words[one.first + _PLACE])]
         # A wrong call gets its error at once.
         if missing and is_accepted(operation.what, args, kwargs):
             with deadlines.watched(operation):

@@ -181,16 +181,6 @@ class Slot:
             raise freed(operation.what, self._comm)
 
 
-def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
-    """Look for a moment, without sleeping, which ranks come; return those still missing."""
-    time_slice.shorten()
-    end = time.perf_counter() + spinning.SECONDS
-    while missing and time.perf_counter() < end:
-        spinning.give_way()
-        missing = [one for one in missing if not has_come(one.words[one.first + turn])]
-    return missing
-
-
 def _progress_comm() -> MPI.Intracomm:
     # MPICH moves nothing of other ranks in a call on COMM_SELF; in Open MPI a call on COMM_WORLD
     # raises once a rank has died.

@@ -35,8 +35,8 @@ def give_way() -> None:
 def cores_a_rank() -> float:
     """Return how many cores each rank of this machine has.
 
-    Ranks that may run on one core share all cores that this rank may use; other processes do not
-    count.
+    Those that this rank may use are divided among all ranks that may use one of them. Other
+    processes do not count.
     """
     mine = _usable_cores(0)
     boards = map(board_of, range(MPI.COMM_WORLD.Get_size()))
