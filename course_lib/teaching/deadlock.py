@@ -14,6 +14,13 @@ from torch_mpi4py.board.observing import looks_asleep, waits_in
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
 
+AT_MOST_S = 20.0
+"""How long a call of a learner's function may take if nothing shows that it waits in vain.
+
+Other ranks may come late for good reasons: a process imports torch's compiler, 1.5 s on a core,
+when it creates its first optimizer, and in a crowd that takes many seconds more on some ranks.
+"""
+
 _LOOK_EVERY_S = 0.25
 _NO_PROGRESS_FOR_S = 2.0
 _HAS_RUN_FOR_S = 0.2
@@ -44,7 +51,7 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
     core within 2 s, no message is under way, because checks send little. A rank that sleeps while
-    it waits for a collective, or for a message, looks 50 times a second. Ten such looks within the
+    it waits for a collective, or for a message, looks 40 times a second. Ten such looks within the
     2 s are evidence too. If none of this is visible (another host), the deadline ends the calls.
 
     Args:

@@ -27,7 +27,7 @@ from torch_mpi4py.comm.guarded_comm import BLOCKING
 from torch_mpi4py.comm.requests import NON_BLOCKING
 from torch_mpi4py.log.events import log
 
-from .deadlock import ended_early
+from .deadlock import AT_MOST_S, ended_early
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _POLLS = ("iprobe", "Iprobe", "improbe", "Improbe")
@@ -178,7 +178,9 @@ def _described(name: str, given: dict) -> list[LoggedCall]:
     return found or [LoggedCall("collective", name)]
 
 
-def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 6.0) -> Observation:
+def observe(
+    function: Callable, comm: GuardedComm, *args: Any, timeout: float = AT_MOST_S
+) -> Observation:
     """Call ``function(logged_comm, *args)`` on every rank; return what happened, on every rank.
 
     To be called by all ranks of ``comm``. The function gets a communicator of its own, whose

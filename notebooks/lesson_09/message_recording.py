@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from course_lib.teaching.deadlock import AT_MOST_S
 from course_lib.teaching.distributed_log import (
     MESSAGES,
     Recorder,
@@ -68,7 +69,7 @@ def recorded_messages(
         yield log
 
 
-def observe_messages(function: Callable, *args, timeout: float = 6.0) -> Observation:
+def observe_messages(function: Callable, *args, timeout: float = AT_MOST_S) -> Observation:
     """Call ``function(*args, group)`` on every rank and tell all ranks what happened.
 
     Like ``observe_distributed``, but a message on another group raises OutsideTheGroupError.
