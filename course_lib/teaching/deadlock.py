@@ -14,13 +14,6 @@ from torch_mpi4py.board.observing import looks_asleep, waits_in
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
 
-AT_MOST_S = 20.0
-"""How long a call of a learner's function may take if nothing shows that it waits in vain.
-
-Other ranks may come late for good reasons: a process imports torch's compiler, 1.5 s on a core,
-when it creates its first optimizer, and in a crowd that takes many seconds more on some ranks.
-"""
-
 _LOOK_EVERY_S = 0.25
 _NO_PROGRESS_FOR_S = 2.0
 _HAS_RUN_FOR_S = 0.2

@@ -22,8 +22,8 @@ from torch_mpi4py import world
 from torch_mpi4py.comm.call_arguments import is_receive, is_send
 from torch_mpi4py.comm.guarded_comm import BLOCKING
 
-from .deadlock import AT_MOST_S, ended_early
-from .exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer
+from .deadlock import ended_early
+from .exercise import CALL_SECONDS, NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer
 from .message_log import PROBES, LoggedCall, Observation, attempt, tell_all
 
 MESSAGES = ("send", "isend", "recv", "irecv")
@@ -79,7 +79,7 @@ def observe_distributed(
     function: Callable,
     *args: Any,
     ranks: list[int] | None = None,
-    timeout: float = AT_MOST_S,
+    timeout: float = CALL_SECONDS,
     recorder: Callable[[dist.ProcessGroup], Recorder] | None = None,
 ) -> Observation:
     """Call ``function(*args, group)`` on each of ``ranks``; return what happened, on all ranks.

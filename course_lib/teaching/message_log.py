@@ -27,7 +27,8 @@ from torch_mpi4py.comm.guarded_comm import BLOCKING
 from torch_mpi4py.comm.requests import NON_BLOCKING
 from torch_mpi4py.log.events import log
 
-from .deadlock import AT_MOST_S, ended_early
+from .deadlock import ended_early
+from .exercise import CALL_SECONDS
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _POLLS = ("iprobe", "Iprobe", "improbe", "Improbe")
@@ -179,7 +180,7 @@ def _described(name: str, given: dict) -> list[LoggedCall]:
 
 
 def observe(
-    function: Callable, comm: GuardedComm, *args: Any, timeout: float = AT_MOST_S
+    function: Callable, comm: GuardedComm, *args: Any, timeout: float = CALL_SECONDS
 ) -> Observation:
     """Call ``function(logged_comm, *args)`` on every rank; return what happened, on every rank.
 

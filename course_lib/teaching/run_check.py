@@ -13,15 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer
+from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
 from .judges.failures import is_own, was_kept_waiting
 from .judges.trials import named
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
 
-# On the ranks, no single wait of a check may take longer than this.
-WAIT_SECONDS = 20.0
 # PyTorch's message if there is no process group.
 _NO_PROCESS_GROUP = "Default process group has not been initialized"
 _NOT_THE_LEARNERS = ("course_lib", "rank_by_rank", "torch", "torch_mpi4py")

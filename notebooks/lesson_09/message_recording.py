@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from course_lib.teaching.deadlock import AT_MOST_S
 from course_lib.teaching.distributed_log import (
     MESSAGES,
     Recorder,
@@ -21,7 +20,7 @@ from course_lib.teaching.distributed_log import (
     observe_distributed,
     recording,
 )
-from course_lib.teaching.exercise import Staged
+from course_lib.teaching.exercise import CALL_SECONDS, Staged
 from course_lib.teaching.message_log import LoggedCall, Observation
 
 __all__ = ["Message", "OutsideTheGroupError", "observe_messages", "recorded_messages"]
@@ -69,7 +68,7 @@ def recorded_messages(
         yield log
 
 
-def observe_messages(function: Callable, *args, timeout: float = AT_MOST_S) -> Observation:
+def observe_messages(function: Callable, *args, timeout: float = CALL_SECONDS) -> Observation:
     """Call ``function(*args, group)`` on every rank and tell all ranks what happened.
 
     Like ``observe_distributed``, but a message on another group raises OutsideTheGroupError.

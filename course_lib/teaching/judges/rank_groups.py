@@ -12,14 +12,20 @@ from unittest.mock import patch
 import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
-from ..deadlock import AT_MOST_S, ended_early
+from ..deadlock import ended_early
 from ..distributed_log import recorded, reorder_to_group_ranks, without_world_collectives
-from ..exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer, as_mistake
+from ..exercise import (
+    CALL_SECONDS,
+    NEEDS_PROCESS_GROUP,
+    CheckImpossibleError,
+    WrongAnswer,
+    as_mistake,
+)
 from ..message_log import portable
 from .collective_calls import hang
 from .failures import judge_errors, was_kept_waiting
 
-TIMEOUT = timedelta(seconds=AT_MOST_S)
+TIMEOUT = timedelta(seconds=CALL_SECONDS)
 
 Findings = list[dict[str, Any] | None]
 
