@@ -46,7 +46,11 @@ def register() -> None:
         "mpi4py", _create_group, extended_api=True, devices=["cpu", "cuda"]
     )
     dist.register_rendezvous_handler("mpi", _rendezvous)
-    _leave_out_torchcomms(sys.modules["torch.distributed.distributed_c10d"])
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    # PyTorch 2.15 attaches its flight recorder to all groups but those of these backends. It needs
+    # a group made in C++, and mpi4py has its own record.
+    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("mpi4py")
+    _leave_out_torchcomms(c10d)
     _registered = True
 
 

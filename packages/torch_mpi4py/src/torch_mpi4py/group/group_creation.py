@@ -18,6 +18,8 @@ from .rendezvous import ready_made
 from .store_barrier import meet
 
 _REFUSAL_SECONDS = 5.0
+# From 2.14 on, torch's names of groups that only their members make hold the count of groups, too.
+_COUNTS_ALL_GROUPS = "group_count" in dist.distributed_c10d._hash_ranks_to_str.__code__.co_names
 _out_of_step = False
 
 
@@ -88,7 +90,11 @@ def _place_of_group(
         try:
             comm = part_of(parent, members, options.group_id, options.store, seconds, "new_group")
         except BaseException:
-            _out_of_step |= options.group_id.isdecimal()  # torch counts no other
+            if options.group_id.isdecimal():
+                _out_of_step = True
+            elif _COUNTS_ALL_GROUPS:
+                # No rank has made it; those that have not tried have not counted it either.
+                dist.distributed_c10d._world.group_count -= 1
             raise
     return comm, timeout, options.store
 
