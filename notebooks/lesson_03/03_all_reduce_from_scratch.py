@@ -682,7 +682,7 @@ for name, value, (low, high) in [
     ("beta ", beta, messages.interval("beta")),
     ("gamma", gamma, additions.interval("beta")),
 ]:
-    print(f"{name} = {value:.3g} s (95 % interval {low:.3g} to {high:.3g})")
+    print(f"{name} = {value:.3g} s (95% interval {low:.3g} to {high:.3g})")
 print(f"bandwidth {1 / beta / 1e9:.1f} GB/s, additions {1 / gamma / 1e9:.1f} GB/s")
 assert min(alpha, beta, gamma) > 0
 

@@ -413,7 +413,7 @@ check("05.train_step")
 
 # %% tags=["exercise"] exercise="05.batches_of_rank"
 def batches_of_rank(samples, batch_size, rank, world_size):
-    """Return this rank's batches, a list of lists of sample numbers."""
+    """Return this rank's batches, a list of lists of sample indices."""
     ### BEGIN SOLUTION
     steps = -(-samples // (batch_size * world_size))  # rounded up
     parts = steps * world_size

@@ -622,7 +622,7 @@ figures.buckets(
 # %% [markdown]
 # Solid blocks are layers, and hatched blocks are their buckets on the link. Buckets alone make the step slower. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. Together, the six small all-reduces pay twice as many latencies as the large one and send a third more bytes, and the extra bytes cost more than the extra latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. What is not hidden is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? The backward pass takes about two thirds of the computing time. If the backward pass takes $b$, the forward pass $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published* [1]: on 32 GPUs, overlap brought a speed-up of 38.0% (ResNet50) and 35.2% (BERT) with NCCL, and of 26.8% and 21.5% with gloo. We read each of these numbers as the fraction of a step's time that overlap saved. How large can this fraction be at best? The backward pass takes about two thirds of the computing time. If the backward pass takes $b$, the forward pass $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40%, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -732,7 +732,7 @@ for group in (alone[rank], pair, dist.group.WORLD):
     members = dist.get_process_group_ranks(group)
     seconds, spans = steps_with_stragglers(members, group)
     slowest = 0.005 + delays[:, members].max(axis=1)
-    # No step ends before its slowest rank; 5 % for ranks that left the barrier before us.
+    # No step ends before its slowest rank; 5% for ranks that left the barrier before us.
     assert seconds >= 0.95 * slowest.sum()
     stragglers[len(members)] = seconds / STEPS, slowest.mean()
 assert stragglers[1][1] < stragglers[2][1] < stragglers[4][1]
@@ -766,7 +766,7 @@ figures.timeline(
 #
 # The time axis needs one clock, and we use that of rank 0. Round-trip messages measured how far the clock of every other rank is `ahead` of it. Within one machine, the clocks agree and `ahead` is only the error of that measurement, a few microseconds. Between machines, whose clocks start at boot, it can be days.
 #
-# Compare two sums over the 80 steps: the sum of each step's longest time is more than 40 % larger than the sum of any single rank's times. If the ranks met less often, fast and slow steps would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+# Compare two sums over the 80 steps: the sum of each step's longest time is more than 40% larger than the sum of any single rank's times. If the ranks met less often, fast and slow steps would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
 # What happens with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: steps of constant length, steps with normally distributed times (the bell curve) and a standard deviation of 1 ms, and steps with the exponential delays above.
 
@@ -939,7 +939,7 @@ check("06.read_efficiency")
 #
 # ### Published runs
 #
-# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90 % on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached efficiencies of about 90 % for Inception V3 and ResNet-101, and 68 % for VGG-16.
+# We use two sets of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with an efficiency of about 90% on 256. *Horovod* [3] is a library that brought the ring all-reduce to users of TensorFlow and PyTorch. On 512 GPUs, its benchmarks reached efficiencies of about 90% for Inception V3 and ResNet-101, and 68% for VGG-16.
 #
 # First, some terms. With *RoCE*, the network card of one machine reads and writes the memory of another over Ethernet, without involving the CPUs. The *leader* of a machine is the rank that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside when the number of ranks is not a power of two, as in lesson 03. Where the sources say nothing, we had to make assumptions:
 
@@ -982,7 +982,7 @@ efficiencies(
         for name, row in zip(names, reproduced, strict=True)
     ],
     title="Published and predicted efficiencies",
-    alt="Eleven published efficiencies from 68 % to 94 %, each inside the bar from no overlap to "
+    alt="Eleven published efficiencies from 68% to 94%, each inside the bar from no overlap to "
     "perfect overlap; the predicted ones lie to the right of the published ones by 2 to 12 "
     "points, except for VGG-16 on 16 GPUs. VGG-16 on 512 GPUs is furthest off.",
 )
@@ -991,7 +991,7 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too high: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. A model whose error grows with the load is good enough to rank designs, but do not trust it for the last 10 %.
+# All eight predictions are too high: seven by 2 to 6 percentage points, and **VGG-16 on 512 GPUs by 12, where the model says 79.9% and the published value is 68%**. This miss teaches more than another hit would. VGG-16 sends 552 MB per step, three times as much as ResNet-101, so the effects that we left out matter most there: the line rate is never reached, and a ring of 512 GPUs waits for its slowest card in each of 1,022 steps. A model whose error grows with the load is good enough to rank designs, but do not trust it for the last 10%.
 #
 # The model does worse on the overlap gains of section 5. From each published gain, we can work out how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of the published value:
 
@@ -1095,7 +1095,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # %% [markdown]
 # ## 9. The calculator
 #
-# Change one setting at a time: ranks, model size, batch, seconds per sample, latency, bandwidth. (If you are only viewing the notebook, without running it, you see a still picture for ResNet-50 at 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms per sample): what bandwidth do 64 ranks need to reach an efficiency of 80 %? What changes if the batch is four times as large?
+# Change one setting at a time: ranks, model size, batch, seconds per sample, latency, bandwidth. (If you are only viewing the notebook, without running it, you see a still picture for ResNet-50 at 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms per sample): what bandwidth do 64 ranks need to reach an efficiency of 80%? What changes if the batch is four times as large?
 
 # %%
 from rank_by_rank.lesson_06.calculator import calculator
@@ -1136,7 +1136,7 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # | speed-up | $R / (1 + T_\text{sync}/T_\text{comp})$, with the *exposed* $T_\text{sync}$ |
 # | ratio | falls as the batch grows; lower for convolutions than for wide linear layers |
 # | flattened instead of per parameter | same bytes, fewer latencies |
-# | buckets with overlap | all but the last are hidden; this saves at most 40 % of a step |
+# | buckets with overlap | all but the last are hidden; this saves at most 40% of a step |
 # | bucket size | too small: latency adds up; too large: the last bucket is late. Measure it |
 # | stragglers | a step takes as long as its slowest rank; with exponential delays, the longest delay grows on average as $H_R$ |
 # | strong scaling, Amdahl | fixed problem; the speed-up never exceeds $1/s$ |

@@ -438,7 +438,7 @@ figures.buckets(
 #
 # We assert only that computing and sending overlap in (b) but not in (a): pass (a) takes at least as long as its computing and its sending together, and pass (b) takes less than its own computing and sending together. Which of the two passes is *shorter* depends on your machine and your network. Each bucket is a real all-reduce. If an all-reduce takes a long time, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves. Then (b) is no longer the faster one.
 #
-# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT with NCCL, 26.8 % and 21.5 % with gloo [1]. Why not always use a bucket per layer? Because each bucket also has a start-up cost. Lesson 06 plots the time of the backward pass against the bucket size.
+# *Published*: Li and others measured the speed-up from overlap on 32 GPUs: 38.0% for ResNet50 and 35.2% for BERT with NCCL, 26.8% and 21.5% with gloo [1]. Why not always use a bucket per layer? Because each bucket also has a start-up cost. Lesson 06 plots the time of the backward pass against the bucket size.
 #
 # ### Buffers
 #
@@ -864,7 +864,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97 %, and the network learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
+# PowerSGD hands over 10,872 bytes instead of 340,008, which saves 97%, and the network learns nearly as well *here*, on an easy task. (In the figure, you cannot tell the curves for float16 and bfloat16 from the one for float32.) PowerSGD needs some extra computing, and three all-reduces instead of one, so it is worthwhile on slow links and for wide layers. Always compare the accuracy on your own task.
 #
 # ### What travels
 #
@@ -1224,7 +1224,7 @@ for name, loss, right in zip(("float32", "16 bits"), losses, accuracies, strict=
     print(f"{name:11} {loss:32.3f} {right:15.3f}")
 
 # %% [markdown]
-# It is still 4: autocast changes the dtype in which layers compute, but not the dtype of the gradients. Both runs reach nearly the same loss and accuracy. *Here* we allow a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4 %. To send fewer bytes as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: it saves time if the processor has units for 16-bit products, and costs time if it has none. Mixed precision with float32 weights and loss scaling was introduced by Micikevicius and others [6].
+# It is still 4: autocast changes the dtype in which layers compute, but not the dtype of the gradients. Both runs reach nearly the same loss and accuracy. *Here* we allow a difference of 0.05 in the loss and 0.03 in the accuracy, because with 8 significant bits each product is rounded by up to 0.4%. To send fewer bytes as well, add one of the hooks above. Whether mixed precision is *faster* depends on the processor: it saves time if the processor has units for 16-bit products, and costs time if it has none. Mixed precision with float32 weights and loss scaling was introduced by Micikevicius and others [6].
 #
 # ## 8. Batch norm over all ranks
 #

@@ -722,7 +722,7 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence length. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90 % of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) recomputes scores and softmax inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and uses 8 bits to store many of the activations that are kept [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
+# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence length. Together with sequence parallelism (lesson 10b), this divided the memory for activations by five and saved over 90% of the extra time of full checkpointing [8]. FlashAttention (lesson 10c) recomputes scores and softmax inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and uses 8 bits to store many of the activations that are kept [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages, slices and the early release of tensors saved enough memory [9].
 
 # %% [markdown]
 # ## 6. With torch.distributed.pipelining

@@ -119,7 +119,7 @@ two_parts()
 #
 # where α is the latency in seconds, β the seconds per byte, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`, which returns the number of seconds it takes to synchronise all the buckets of a gradient, with one all-reduce after the other. `buckets` lists the size of each bucket in bytes.
 #
-# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The gradients in tasks A, C and B take up 38, 106 and 307 kB, so Rabenseifner's algorithm would change nothing. The only exception is task C with CIFAR-10, where the gradients take up 307 kB and this algorithm would save 4 %.)
+# (Why these two? The emulated link computes its delays from them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The gradients in tasks A, C and B take up 38, 106 and 307 kB, so Rabenseifner's algorithm would change nothing. The only exception is task C with CIFAR-10, where the gradients take up 307 kB and this algorithm would save 4%.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
