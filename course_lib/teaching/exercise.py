@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 40.0
 WAIT_SECONDS = 30.0
 """How long a rank waits at most for the others in a check: they may still run the function."""
 CALL_SECONDS = 15.0
-"""How long a call in a learner's function may take if nothing shows that it waits in vain.
+"""How long a call in a learner's function may take if nothing shows that it will never end.
 
 Other ranks may come late for good reasons: a process imports torch's compiler, 1.5 s on a core,
 when it creates its first optimizer, and in a crowd that takes many seconds more on some ranks.

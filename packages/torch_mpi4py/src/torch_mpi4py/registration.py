@@ -49,7 +49,8 @@ def register() -> None:
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     # PyTorch 2.15 attaches its flight recorder to all groups but those of these backends. It needs
     # a group made in C++, and mpi4py has its own record.
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("mpi4py")
+    self_recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    self_recording.add("mpi4py")
     _leave_out_torchcomms(c10d)
     _registered = True
 
