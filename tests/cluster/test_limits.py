@@ -98,12 +98,12 @@ def test_unchanged_wait_counts_as_a_deadlock_after_a_while(died, patience) -> No
         views(IN_CELL, IN_CELL._replace(wait=1)),
         views(IN_CELL, IN_CELL._replace(wait=2)),
     )
-    assert not watched.is_in_vain(101.0, first, [1], died)
-    assert not watched.is_in_vain(101.0 + patience - 0.1, first, [1], died)
-    assert not watched.is_in_vain(101.0 + patience + 0.1, second, [1], died), "another wait"
-    assert watched.is_in_vain(101.2 + 2 * patience, second, [1], died)
-    assert not watched.is_in_vain(120.0, second, [0, 1], died), "rank 0 computes"
-    assert not watched.is_in_vain(150.0, second, [0, 1], died)
+    assert not watched.is_hopeless(101.0, first, [1], died)
+    assert not watched.is_hopeless(101.0 + patience - 0.1, first, [1], died)
+    assert not watched.is_hopeless(101.0 + patience + 0.1, second, [1], died), "another wait"
+    assert watched.is_hopeless(101.2 + 2 * patience, second, [1], died)
+    assert not watched.is_hopeless(120.0, second, [0, 1], died), "rank 0 computes"
+    assert not watched.is_hopeless(150.0, second, [0, 1], died)
     assert math.isinf(watched.soonest)
 
 

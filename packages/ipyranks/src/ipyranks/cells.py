@@ -202,7 +202,7 @@ class Cell:
             if now - asked >= _ASK_EVERY_S:
                 asked = now
                 self._cluster.status()
-            if self._in_vain(now):
+            if self._is_hopeless(now):
                 return "hopeless"
             due = now >= self._over_at()
             if due or now - watch.looked_at_cores >= _LOOK_AT_CORES_EVERY_S:
@@ -239,11 +239,11 @@ class Cell:
                 return False
         return found
 
-    def _in_vain(self, now: float) -> bool:
+    def _is_hopeless(self, now: float) -> bool:
         """Whether a rank has failed and all others wait for something that never comes."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
         late = unfinished(self.result)
         if not failed or not late:
             return False
         died = any(getattr(answer, "ename", "") == DIED for answer in failed)
-        return self._watch.is_in_vain(now, self._look(), late, died)
+        return self._watch.is_hopeless(now, self._look(), late, died)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ipyparallel import error
 from torch_mpi4py.board.hang_report import HangReport
-from torch_mpi4py.board.rank_states import LEFT_IN_VAIN, describe, rank_list
+from torch_mpi4py.board.rank_states import ENDED_WAITS, describe, rank_list
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
@@ -132,7 +132,7 @@ class RemoteCellError(error.RemoteError):
 
     def _fate(self, failure: RankFailure) -> str:
         """The fate of a rank; for one that was freed, also the operation that it waited for."""
-        if self.report is not None and failure.ename in LEFT_IN_VAIN:
+        if self.report is not None and failure.ename in ENDED_WAITS:
             state = self.report.ranks[failure.rank]
             if state.state == "waiting":
                 return f"{describe(state, seconds=False)}; freed"

@@ -20,7 +20,7 @@ DEFAULT_LIMIT_S = 60.0
 # Ranks that wait for a core for a larger share of the time are kept from it by other programs.
 _CROWDED = 0.8
 _AT_MOST_TIMES = 10  # the limit, in a crowd
-_IN_VAIN_AFTER_S = 0.5  # how long nothing has moved, after a rank that is needed has failed
+_HOPELESS_AFTER_S = 0.5  # how long nothing has moved, after a rank that is needed has failed
 _DEATH_HEARD_WITHIN_S = 3.0  # which MPI reports to the ranks, in 0.2 s on a quiet machine
 _MOVES_WITHIN_S = 0.5
 _BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
@@ -149,7 +149,7 @@ class Watch:
             and (now := views[engine].waited) is not None
         }
 
-    def is_in_vain(self, now: float, views: Views, late: Collection[int], died: bool) -> bool:
+    def is_hopeless(self, now: float, views: Views, late: Collection[int], died: bool) -> bool:
         """Whether all others wait for something that never comes because a rank has failed.
 
         Args:
@@ -158,7 +158,7 @@ class Watch:
         waits = {engine: views[engine].wait for engine in late}
         if waits != self._waits:
             self._waits, self._waits_since = waits, now
-        patience = _DEATH_HEARD_WITHIN_S if died else _IN_VAIN_AFTER_S
+        patience = _DEATH_HEARD_WITHIN_S if died else _HOPELESS_AFTER_S
         return None not in waits.values() and now - self._waits_since >= patience
 
 

@@ -15,7 +15,7 @@ from .main_thread import keeps_the_lock
 
 # The errors of a rank that another one freed, and of one that waited for a dead rank as well.
 FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
-LEFT_IN_VAIN = (*FREED, "RankFailedError")
+ENDED_WAITS = (*FREED, "RankFailedError")
 MOST_PAST = 1000  # operations of one cell that are looked at, of each rank
 
 
@@ -121,8 +121,8 @@ def _has_begun(one: RankState, latest: RankState | None) -> bool:
 def _after_the_end(one: RankState) -> RankState:
     if not one.outcome:
         return replace(one, state="finished")
-    if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
-        freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
+    if one.notebook and one.outcome.startswith(ENDED_WAITS):
+        freed = [op for op in one.past if op.outcome.startswith(ENDED_WAITS) and op.waiting]
         if freed:  # it was waiting until it was freed
             return replace(one, state="waiting", operations=(*one.operations, freed[-1]))
     return replace(one, state="raised")

@@ -91,12 +91,12 @@ def end() -> None:
 def _run() -> None:
     global _looks
     pause: float | None = None
-    moved = in_vain = quiet = 0  # looks in a row
+    moved = unmoved = quiet = 0  # looks in a row
     before = None
     while not _over:
         try:
             _begun.get(timeout=pause)
-            pause, moved, in_vain, quiet = _SHORTEST_SECONDS, 0, 0, 0
+            pause, moved, unmoved, quiet = _SHORTEST_SECONDS, 0, 0, 0
             continue
         except queue.Empty:
             if _over or MPI.Is_finalized():
@@ -105,12 +105,12 @@ def _run() -> None:
         # One that was there the last time as well, and that no thread waits for, has to be moved.
         if first is not None and first is before and not _is_in_mpi():
             _call_mpi()
-            moved, in_vain = moved + 1, 0
+            moved, unmoved = moved + 1, 0
         else:
-            moved, in_vain = 0, in_vain + 1
+            moved, unmoved = 0, unmoved + 1
         before = first
         quiet = 0 if first is not None else quiet + 1
-        pause = _SHORTEST_SECONDS if max(moved, in_vain) <= _OFTEN else _LONGEST_SECONDS
+        pause = _SHORTEST_SECONDS if max(moved, unmoved) <= _OFTEN else _LONGEST_SECONDS
         # New messages don't wake it where the last ones needed no help.
         _looks = quiet < _QUIET and moved <= _OFTEN
         # Read after the flag: a thread that found the flag set has put its message here before.
