@@ -20,9 +20,10 @@ from torch_mpi4py.board.event_board import (
     WAITING,
     Board,
     BoardWriter,
+    Position,
     group_text,
 )
-from torch_mpi4py.board.observing import observe
+from torch_mpi4py.board.observing import RankBoards, observe
 
 WRITER = """
 import itertools, sys
@@ -318,3 +319,14 @@ def test_forked_child_does_not_write_to_the_board(tmp_path: Path) -> None:
         ("parent.py:1", ""),
         ("parent.py:2", "ok"),
     ]
+
+
+def test_a_silent_rank_that_waits_in_a_call_does_not_keep_the_lock(tmp_path: Path) -> None:
+    board = BoardWriter(0, 1, tmp_path / "0")
+    boards, long_ago = RankBoards(tmp_path), time.perf_counter() - 6
+    board.set_position(Position(long_ago, 0.0, "cell 1, line 2", 1, True, "", began=long_ago))
+    assert boards.keeps_the_lock(0)
+    call = write(board, "barrier")
+    assert not boards.keeps_the_lock(0), "on a crowded machine, its watcher may have no core"
+    board.end(call)
+    assert boards.keeps_the_lock(0)

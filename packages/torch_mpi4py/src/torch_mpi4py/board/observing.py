@@ -50,9 +50,13 @@ class RankBoards:
         return position is not None and position.running
 
     def keeps_the_lock(self, number: int) -> bool:
-        """Whether a rank gives no sign of life because C code keeps the interpreter's lock."""
+        """Whether a rank gives no sign of life because C code keeps the interpreter's lock.
+
+        A rank that waits in a call has given the lock back. If it is silent, the machine has no
+        core for its watcher, which is about to free it.
+        """
         position, board = self.position(number), self.board(number)
-        if position is None or board is None:
+        if position is None or board is None or waits_in(board) is not None:
             return False
         return keeps_the_lock(*_signs(board, position))
 
