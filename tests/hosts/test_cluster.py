@@ -157,10 +157,13 @@ def test_a_restarted_kernel_finds_its_cluster(kernel: Kernel) -> None:
 
 
 def test_a_killed_rank_on_the_other_host(kernel: Kernel) -> None:
-    kernel.must("import threading; threading.Timer(1.0, cluster.kill, [3]).start()")
     # Rank 0 never comes to the all-reduce, so rank 3 dies in it.
-    cell = "%%px\nif rank == 0:\n    comm.recv(source=3)\ndist.all_reduce(torch.ones(1000))"
-    error = kernel.run(cell).traceback
+    cell = "if rank == 0:\n    comm.recv(source=3)\ndist.all_reduce(torch.ones(1000))"
+    kernel.must(f"%%px --noblock\n{cell}")
+    waits = "print([s.rank for s in cluster.report().ranks if s.state == 'waiting'])"
+    wait_until(lambda: kernel.must(waits).text() == "[0, 1, 2, 3]\n", 30, "all ranks wait")
+    kernel.must("cluster.kill(3)")
+    error = kernel.run("%pxresult").traceback
     assert "rank 3 died" in error
     assert re.search(
         r"^3 +dead +in all_reduce, SUM of 1000.* cell \d+, line 4", error, re.MULTILINE
