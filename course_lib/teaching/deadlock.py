@@ -6,34 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from torch_mpi4py import world
-from torch_mpi4py.board.event_board import Board
-from torch_mpi4py.board.observing import looks_asleep, waits_in
+from torch_mpi4py.board.observing import Signs, signs_of, waits_in
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
 
 _LOOK_EVERY_S = 0.25
 _NO_PROGRESS_FOR_S = 2.0
-_HAS_RUN_FOR_S = 0.2
-_HAS_LOOKED = 10  # times
-
-
-class _Signs(NamedTuple):
-    """The seconds a rank's main thread has run, and how often it has looked for other ranks."""
-
-    ran: float
-    looks: int
-
-
-def _signs(board: Board) -> _Signs:
-    position = board.position
-    return _Signs(position.cpu if position else 0.0, looks_asleep(board))
-
-
-def _had_a_core(before: _Signs, now: _Signs) -> bool:
-    return now.ran - before.ran > _HAS_RUN_FOR_S or now.looks - before.looks >= _HAS_LOOKED
 
 
 @contextlib.contextmanager
@@ -62,18 +42,18 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
 
 def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
     waits: list[int | None] = []
-    since, before = 0.0, [_Signs(0.0, 0)]
+    since, before = 0.0, [Signs(0.0, 0)]
     # All ranks look at the same moments of the clock that they share, and so end it together.
     while not over.wait(_LOOK_EVERY_S - time.perf_counter() % _LOOK_EVERY_S):
         boards = [board for board in map(board_of, ranks) if board is not None]
         if len(boards) < len(ranks):
             return
-        signs = [_signs(board) for board in boards]
+        signs = [signs_of(board) for board in boards]
         moment = time.perf_counter()
         if (seen := [waits_in(board) for board in boards]) != waits:
             waits, since, before = seen, moment, signs
             continue
         stuck = None not in waits and moment > since + _NO_PROGRESS_FOR_S
-        if stuck and all(map(_had_a_core, before, signs)):
+        if stuck and all(map(Signs.show_a_core_since, signs, before)):
             deadlines.expire(spared=world())
             return

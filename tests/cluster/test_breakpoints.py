@@ -34,6 +34,21 @@ breakpoint()
 total = comm.allreduce(x)
 print(total)
 """
+# Rank 3 sleeps until a message comes, and is stopped from before it comes until a second after.
+LATE_TO_WAKE = """%%px
+import os, signal, threading, time
+from torch_mpi4py.board.observing import looks_asleep
+from torch_mpi4py.log.peer_boards import board_of
+pids = comm.allgather(os.getpid())
+if rank == 3: comm.recv(source=0)
+if rank == 0:
+    is_open = lambda: any(one.kind == "recv" for one in board_of(3).open_operations())
+    while not (is_open() and looks_asleep(board_of(3))): time.sleep(0.01)
+    os.kill(pids[3], signal.SIGSTOP)
+    comm.send("news", dest=3)
+    threading.Timer(1, os.kill, (pids[3], signal.SIGCONT)).start()
+breakpoint()
+"""
 
 
 @pytest.fixture
@@ -90,6 +105,14 @@ def test_prompt_visits_all_stopped_ranks_in_turn(kernel):
         assert f"rank {rank} | ----> 4 total = comm.allreduce(x)\n" in said
         assert f"rank {rank} | ----> 5 print(total)\n" in said
     assert said.endswith("60\n" + "".join(f"rank {rank} | 60\n" for rank in range(4)))
+    assert_as_before(kernel)
+
+
+@pytest.mark.usefixtures("all_awaited")
+def test_prompt_waits_for_a_rank_without_a_core(kernel):
+    """Its message has come, but it looks as if it still waited."""
+    said = plain(typing(kernel, LATE_TO_WAKE, "rank 0> all c"))
+    assert len(re.findall(r"^\d +at a breakpoint +cell \d+, line \d+$", said, re.MULTILINE)) == 4
     assert_as_before(kernel)
 
 

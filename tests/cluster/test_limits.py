@@ -91,19 +91,29 @@ def test_waiting_time_may_be_known_late_or_never() -> None:
     assert watched.starved(now, [0, 1]) == {}
 
 
-@pytest.mark.parametrize(("died", "patience"), [(False, 0.5), (True, 3.0)])
-def test_unchanged_wait_counts_as_a_deadlock_after_a_while(died, patience) -> None:
+@pytest.mark.parametrize(
+    ("died", "of_a_core", "patience"),
+    [
+        (False, {"looks": 10}, 0.5),
+        (False, {"ran": 0.21}, 0.5),
+        (False, {"ran": 0.2, "looks": 9}, 3.0),
+        (True, {"looks": 10}, 3.0),
+    ],
+)
+def test_unchanged_wait_counts_as_a_deadlock_after_a_while(died, of_a_core, patience) -> None:
     watched = watch("none", IN_CELL, IN_CELL)
-    first, second = (
+    first, second, later = (
         views(IN_CELL, IN_CELL._replace(wait=1)),
         views(IN_CELL, IN_CELL._replace(wait=2)),
+        views(IN_CELL, IN_CELL._replace(wait=2, **of_a_core)),
     )
     assert not watched.is_hopeless(101.0, first, [1], died)
     assert not watched.is_hopeless(101.0 + patience - 0.1, first, [1], died)
     assert not watched.is_hopeless(101.0 + patience + 0.1, second, [1], died), "another wait"
-    assert watched.is_hopeless(101.2 + 2 * patience, second, [1], died)
-    assert not watched.is_hopeless(120.0, second, [0, 1], died), "rank 0 computes"
-    assert not watched.is_hopeless(150.0, second, [0, 1], died)
+    assert not watched.is_hopeless(101.0 + 2 * patience, later, [1], died)
+    assert watched.is_hopeless(101.2 + 2 * patience, later, [1], died)
+    assert not watched.is_hopeless(120.0, later, [0, 1], died), "rank 0 computes"
+    assert not watched.is_hopeless(150.0, later, [0, 1], died)
     assert math.isinf(watched.soonest)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_mpi4py.board import standstill
-from torch_mpi4py.board.observing import RankBoards, waits_in
+from torch_mpi4py.board.observing import RankBoards, Signs, signs_of, waits_in
 from torch_mpi4py.board.rank_states import RankState
 
 from . import stack_dump
@@ -35,6 +35,8 @@ class RankView(NamedTuple):
         moved: when it last ended such a call, 0 if it never has.
         keeps_the_lock: whether C code keeps the interpreter's lock, and no signal reaches it.
         waited: seconds in all for which it could run but had no core; None if not known.
+        ran: seconds for which its main thread has run on a core, by its latest heartbeat.
+        looks: how often it has looked for other ranks while it slept and waited for them.
     """
 
     running: bool = False
@@ -45,10 +47,33 @@ class RankView(NamedTuple):
     moved: float = 0.0
     keeps_the_lock: bool = False
     waited: float | None = None
+    ran: float = 0.0
+    looks: int = 0
+
+    @property
+    def signs(self) -> Signs:
+        """What shows, if it waits, whether it had a core."""
+        return Signs(self.ran, self.looks)
 
 
 Views = Mapping[int, RankView]
 """The states of some ranks, by engine."""
+
+
+def same_waits(before: Views, now: Views) -> bool:
+    """Whether these are the same ranks, and each waits in the same call, or still in none."""
+    return {e: view.wait for e, view in before.items()} == {e: v.wait for e, v in now.items()}
+
+
+def wait_for_others(before: Views, now: Views) -> bool:
+    """Whether all ranks, whose waits are the same as ``before``, wait for others.
+
+    That is not sure before each had a core: a rank whose call is over shows it only then.
+    """
+    return all(
+        view.wait is not None and view.signs.show_a_core_since(before[engine].signs)
+        for engine, view in now.items()
+    )
 
 
 class BoardsHere:
@@ -101,6 +126,7 @@ class BoardsHere:
             board.latest_end,
             self.boards.keeps_the_lock(number),
             waited(board.pid),
+            *signs_of(board),
         )
 
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:

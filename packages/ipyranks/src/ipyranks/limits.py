@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .boards import Views
+from .boards import Views, same_waits, wait_for_others
 from .cores import OwnTime
 from .errors import ClusterError
 
@@ -20,8 +20,10 @@ DEFAULT_LIMIT_S = 60.0
 # Ranks that wait for a core for a larger share of the time are kept from it by other programs.
 _CROWDED = 0.8
 _AT_MOST_TIMES = 10  # the limit, in a crowd
-_HOPELESS_AFTER_S = 0.5  # how long nothing has moved, after a rank that is needed has failed
-_DEATH_HEARD_WITHIN_S = 3.0  # which MPI reports to the ranks, in 0.2 s on a quiet machine
+# How long nothing has moved, after a rank that is needed has failed. MPI reports a death to the
+# ranks, in 0.2 s on a quiet machine; and a rank whose call is over may have no core to show it.
+_HOPELESS_AFTER_S = 0.5
+_HOPELESS_FOR_CERTAIN_S = 3.0
 _MOVES_WITHIN_S = 0.5
 _BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
 
@@ -85,8 +87,8 @@ class Watch:
         self._limit = limit
         self._run = run
         self._printed, self._printed_at = 0, now
-        self._waits: dict[int, int | None] = {}
-        self._waits_since = now
+        self._at_rest: Views = {}
+        self._at_rest_since = now
         self._first = views
         self._left_out = 0.0
         self._own = OwnTime(now, _CROWDED)
@@ -155,11 +157,13 @@ class Watch:
         Args:
             died: whether it has died.
         """
-        waits = {engine: views[engine].wait for engine in late}
-        if waits != self._waits:
-            self._waits, self._waits_since = waits, now
-        patience = _DEATH_HEARD_WITHIN_S if died else _HOPELESS_AFTER_S
-        return None not in waits.values() and now - self._waits_since >= patience
+        of_late = {engine: views[engine] for engine in late}
+        if not same_waits(self._at_rest, of_late):
+            self._at_rest, self._at_rest_since = of_late, now
+        rested = now - self._at_rest_since
+        if rested >= _HOPELESS_FOR_CERTAIN_S:
+            return all(view.wait is not None for view in of_late.values())
+        return rested >= _HOPELESS_AFTER_S and not died and wait_for_others(self._at_rest, of_late)
 
 
 class ShortWaits:

@@ -23,6 +23,7 @@ from torch_mpi4py.board import standstill
 from torch_mpi4py.board.rank_states import describe, name_ranks
 
 from . import post_mortem
+from .boards import Views, same_waits, wait_for_others
 from .breakpoints import KEY, REQUEST
 from .errors import ClusterError
 from .stop_button import interruption
@@ -244,14 +245,13 @@ class BreakpointPrompt(cmd.Cmd):
         """Return once ``ranks`` have stopped, ended, or wait for others; or after a while."""
         since = time.monotonic()
         deadline = since + _STOPS_WITHIN_S
-        waits: dict[int, int | None] = {}
+        first: Views = {}
         while (now := time.monotonic()) < deadline:
             moving = [r for r in ranks if not (self._stands(r) or self._children[r].done())]
             views = self._cluster.boards.snapshot(self._cluster.who.engines_of(moving))
-            seen = {engine: view.wait for engine, view in views.items()}
-            if seen != waits:
-                waits, since = seen, now
-            if not moving or (None not in seen.values() and now - since > _WAITS_AFTER_S):
+            if not same_waits(first, views):
+                first, since = views, now
+            if not moving or (now - since > _WAITS_AFTER_S and wait_for_others(first, views)):
                 return
             self._result.wait(_LOOK_EVERY_S)
 

@@ -11,12 +11,34 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from .event_board import ASLEEP_AT, LOOKS_AT, WORDS_A_SLOT, Board, Event, Position
 from .main_thread import SILENT_S, keeps_the_lock, seen_since
 from .rank_states import MOST_PAST, RankState
 
 _FRESH_S = 0.2  # an older heartbeat may be from before the line that runs now
+_HAS_RUN_FOR_S = 0.2
+_HAS_LOOKED = 10  # times
+
+
+class Signs(NamedTuple):
+    """What a waiting rank has done with the cores that it got.
+
+    One in a call of MPI looks for messages all the time; one that sleeps while it waits for a
+    collective, or for a message, looks 40 times a second.
+
+    Attributes:
+        ran: seconds for which its main thread has run on a core, by its latest heartbeat.
+        looks: how often it has looked for other ranks while asleep.
+    """
+
+    ran: float
+    looks: int
+
+    def show_a_core_since(self, before: Signs) -> bool:
+        """Whether it had a core since ``before``, so that it waits for others and not for that."""
+        return self.ran - before.ran > _HAS_RUN_FOR_S or self.looks - before.looks >= _HAS_LOOKED
 
 
 class RankBoards:
@@ -85,6 +107,12 @@ def waits_in(board: Board) -> int | None:
         return None
     waiting = [e for e in board.open_operations() if e.waiting and e.start > position.renewed]
     return waiting[-1].number if waiting else None
+
+
+def signs_of(board: Board) -> Signs:
+    """Return what shows whether a waiting rank had a core."""
+    position = board.position
+    return Signs(position.cpu if position else 0.0, looks_asleep(board))
 
 
 def looks_asleep(board: Board) -> int:
