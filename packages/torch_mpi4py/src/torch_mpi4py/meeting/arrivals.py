@@ -166,9 +166,9 @@ class Slot:
             gone_at = gone_at or (now if why_gone else 0.0)
             is_vain = self._has_failed() or (why_gone and now > gone_at + _NEWS_SECONDS)
             self._require_hope(operation, bool(is_vain))
+            _progress_comm().Iprobe()  # not after the sleep, when the awaited rank may have come
             self._words[self._first + _ASLEEP] += 1
             futex.sleep(peer.address + 8 * turn, seen, futex.slice_seconds(now - began))
-            _progress_comm().Iprobe()
 
     def _has_failed(self) -> bool:
         """Return whether one of the other ranks has given the communicator up."""
