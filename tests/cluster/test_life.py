@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(280)
 GRACE_S = 10
 SHORT_GRACE_S = 20  # a kernel is back after 3 s, but not on a busy machine
 NO_CLUSTER = "there is no cluster: start_cluster(n=4) starts one"
+CONTROLLER_USES_S = 0.05  # of a core while nothing happens; 0.2 s in 20 s if it polled engines
 SLOW_STOP_S = 40  # SIGTERM, patience, SIGKILL: 6 s; and a machine that stalls for moments
 
 
@@ -33,6 +34,10 @@ def started(new_kernel, traces):
 
 def pids(traces) -> set[int]:
     return {process.pid for process in traces.processes()}
+
+
+def cpu_of_controller(traces) -> float:
+    return sum(traces.the("ipyranks.controller").cpu_times()[:2])
 
 
 def begin_long_cell(kernel, wait_until, folder: Path, seconds: tuple[int, int] = (50, 50)) -> str:
@@ -58,7 +63,9 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
     assert pids(traces) == before
     over = restarted_at + SHORT_GRACE_S + 5
+    used = cpu_of_controller(traces)
     time.sleep(max(0, over - time.monotonic()))  # it has to pass, to prove that nothing comes of it
+    assert cpu_of_controller(traces) - used < CONTROLLER_USES_S, "an idle cluster is quiet"
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
 
     # Again, but in the middle of a cell, which the old kernel leaves on the ranks.

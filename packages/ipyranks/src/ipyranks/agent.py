@@ -38,8 +38,7 @@ log = logging.getLogger("agent")
 GREETING = "rank-by-rank agent"
 """The prefix of the line that identifies the agent; a login script may print before it."""
 
-_WATCH_INTERVAL_S = 0.1
-_LOOK_AT_ENGINES_EVERY_S = 0.5
+_WATCH_EVERY_S = 0.5
 
 
 class Agent:
@@ -67,16 +66,12 @@ class Agent:
         listening = asyncio.create_task(self._listen())
         for signum in (signal.SIGTERM, signal.SIGHUP):  # as Slurm ends a job, with seconds to go
             asyncio.get_running_loop().add_signal_handler(signum, self._stop.set)
-        looked = 0.0
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
-            now = time.monotonic()
-            if now - self._keeper.heard_at > self._lease_s:
+                await asyncio.wait_for(self._stop.wait(), _WATCH_EVERY_S)
+            if time.monotonic() - self._keeper.heard_at > self._lease_s:
                 self._end_alone(f"the keeper has not answered for {self._lease_s} s")
-            if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
-                looked = now
-                self.ranks.look_after()
+            self.ranks.look_after()
         server.close()
         left = await self.ranks.end_processes(self._politely)
         self.directory.remove()

@@ -54,8 +54,7 @@ from .slurm import Allocation, allocate, is_inside, outside
 
 log = logging.getLogger("keeper")
 
-_WATCH_INTERVAL_S = 0.1
-_LOOK_AT_ENGINES_EVERY_S = 0.5
+_WATCH_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_FOR_FILE_EVERY_S = 0.05
@@ -136,7 +135,6 @@ class Keeper:
         self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
         self._controller: subprocess.Popen | None = None
         self._mpiexec: subprocess.Popen | None = None
-        self._looked_at_engines = 0.0
         self._ranks_over: float | None = None  # since when no rank is left to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
         self._owner_pid: int | None = owner_pid
@@ -159,7 +157,7 @@ class Keeper:
             while not self._stop.is_set():
                 self._watch()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
+                    await asyncio.wait_for(self._stop.wait(), _WATCH_EVERY_S)
         finally:
             server.close()
             starting.cancel()
@@ -187,7 +185,7 @@ class Keeper:
             else:
                 variables |= self._allocation.variables
             self._mpiexec = self._run("mpiexec", engines, variables)
-            controller = python("-m", "ipyranks.controller", folder, address)
+            controller = python("-m", "ipyranks.controller", folder, address, str(self.n))
             self._controller = self._run("controller", controller)
             # `unregister` needs it. Importing it now, while the ranks import torch, saves time when
             # a rank dies. A thread does it, because the notebook's requests can't wait.
@@ -311,9 +309,7 @@ class Keeper:
             self._watch_the_clock(now)
         if self.state == "failed":
             return
-        if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
-            self._looked_at_engines = now
-            self.ranks.look_after()
+        self.ranks.look_after()
         ready = self.state == "ready"
         if self._controller is None or self._mpiexec is None:
             return  # the other hosts are still being reached
