@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import subprocess
 import sys
 import time
@@ -123,7 +124,8 @@ def wakes(comm: MPI.Intracomm, group: dist.ProcessGroup | None) -> list[float]:
     for _ in range(rounds(WAKES)):
         comm.Barrier()
         if comm.Get_rank() == 0:
-            time.sleep(ASLEEP_SECONDS)
+            # At any moment of the slices in which the others sleep.
+            time.sleep(random.uniform(1, 1.2) * ASLEEP_SECONDS)
         arrived = time.perf_counter()
         dist.all_reduce(tensor, group=group)
         returned = time.perf_counter()
