@@ -55,6 +55,7 @@ PEER_AT, START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 28, 48, 56, 68, 72
 # A note is a list in JSON: number, bytes of text, text, number again.
 NOTE = struct.Struct("<QI")
 NUMBER = struct.Struct("<Q")
+_encoded = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make one each time
 _READ_TRIES = 20  # strings are replaced once in thousands of operations
 _WHOLE_SHARE = 0.9  # of the records, which no thread was writing
 _NOTE_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
@@ -648,6 +649,6 @@ class BoardWriter:
     def _write_note(self, begin: int, fields: list[Any] | tuple[Any, ...]) -> None:
         # In one write: a process stopped in the middle would leave it unreadable.
         number = NUMBER.pack(next(self._serial))
-        text = json.dumps(fields, ensure_ascii=False).encode(errors="replace")
+        text = _encoded(fields).encode(errors="replace")
         note = number + len(text).to_bytes(4, "little") + text + number
         self._memory[begin : begin + len(note)] = note

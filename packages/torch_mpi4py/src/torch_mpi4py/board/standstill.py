@@ -8,6 +8,7 @@ undone, even if that process dies. Only ranks behind a notebook have such a fold
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -19,18 +20,19 @@ _HOLDS_FOR_S = 4.0  # a busy machine is late
 
 def renew(directory: Path) -> None:
     """Suspend deadlines on this host for a few seconds from now."""
-    file = _file_in(directory)
-    file.touch(mode=0o600)
+    file = _file_in(str(directory))
+    Path(file).touch(mode=0o600)
     now = time.monotonic()  # the host's clock, which is never set; a shared folder has another
     os.utime(file, (now, now))
 
 
-def is_on(directory: Path) -> bool:
+def is_on(directory: str) -> bool:
     """Return whether deadlines are suspended on this host."""
     with contextlib.suppress(OSError):
-        return 0.0 <= time.monotonic() - _file_in(directory).stat().st_mtime < _HOLDS_FOR_S
+        return 0.0 <= time.monotonic() - os.stat(_file_in(directory)).st_mtime < _HOLDS_FOR_S
     return False
 
 
-def _file_in(directory: Path) -> Path:
-    return directory / f"standstill-{socket.gethostname()}"
+@functools.cache  # every rank asks ten times a second
+def _file_in(directory: str) -> str:
+    return os.path.join(directory, f"standstill-{socket.gethostname()}")

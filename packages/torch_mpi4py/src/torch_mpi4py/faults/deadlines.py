@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any
 
 from ..board import standstill
@@ -438,7 +437,7 @@ def _end_interrupted_operations(interrupted_at: float) -> None:
 def _stand_still(seconds: float) -> None:
     """Discount the time since the last look, if deadlines are suspended."""
     global _stood_still
-    if peer_boards.directory is None or not standstill.is_on(Path(peer_boards.directory)):
+    if peer_boards.directory is None or not standstill.is_on(peer_boards.directory):
         return
     _stood_still += seconds
     for operation in under_way():
