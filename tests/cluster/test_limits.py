@@ -8,7 +8,7 @@ import pytest
 from ipyranks.boards import RankView
 from ipyranks.limits import Limit, ShortWaits, Watch, last_movement
 
-IN_CELL = RankView(running=True, run="this", began=100.0, waited=0.0)
+IN_CELL = RankView(running=True, run="this", began=100.0, waited=0.0, waited_at=100.0)
 BEGAN = 100.0
 
 
@@ -56,22 +56,33 @@ def test_time_at_a_breakpoint_does_not_count() -> None:
 @pytest.mark.parametrize(("share", "excused"), [(0.9, 9.0), (0.5, 0.0)])
 def test_waiting_for_a_core_does_not_count(share: float, excused: float) -> None:
     watched = watch("10", IN_CELL, IN_CELL)
-    now = views(IN_CELL._replace(waited=10 * share), IN_CELL)
+    now = views(IN_CELL._replace(waited=10 * share, waited_at=110.0), IN_CELL)
     watched.look_at_cores(110.0, now, [0, 1])
     assert watched.over_at(now, [0, 1]) == pytest.approx(110 + excused)
     assert watched.starved(now, [0, 1]) == {0: 10 * share, 1: 0.0}
 
 
+def test_late_looks_do_not_hide_a_wait_for_a_core() -> None:
+    """The notebook waits for a core, too: between its clock and its look at the ranks."""
+    watched = Watch(
+        Limit.of("2"), "this", BEGAN, views(IN_CELL._replace(waited=0.5, waited_at=100.6))
+    )
+    for now, waited, at in ((101.2, 1.0, 101.2), (102.2, 2.5, 102.8), (103.4, 3.05, 103.4)):
+        seen = views(IN_CELL._replace(waited=waited, waited_at=at))
+        watched.look_at_cores(now, seen, [0])
+    assert watched.over_at(seen, [0]) > 105, "it has waited for nine tenths of the time"
+
+
 def test_a_late_begin_and_waiting_for_a_core_both_extend_the_limit() -> None:
     watched = watch("2", IN_CELL, IN_CELL)
     for now, waited in ((101.0, 0.0), (102.0, 0.0), (103.0, 1.0), (104.0, 2.0)):
-        late = IN_CELL._replace(began=102.0, waited=waited)
+        late = IN_CELL._replace(began=102.0, waited=waited, waited_at=now)
         watched.look_at_cores(now, views(IN_CELL, late), [0, 1])
     assert watched.over_at(views(IN_CELL, late), [0, 1]) == 106
 
 
 def test_computing_ranks_get_at_most_ten_times_the_limit() -> None:
-    starved = IN_CELL._replace(waited=1000.0)
+    starved = IN_CELL._replace(waited=1000.0, waited_at=1100.0)
     watched = watch("10", IN_CELL)
     watched.look_at_cores(1100.0, views(starved), [0])
     assert watched.over_at(views(starved), [0]) == 200

@@ -35,6 +35,7 @@ class RankView(NamedTuple):
         moved: when it last ended such a call, 0 if it never has.
         keeps_the_lock: whether C code keeps the interpreter's lock, and no signal reaches it.
         waited: seconds in all for which it could run but had no core; None if not known.
+        waited_at: when that was read, by the clock of its host.
         ran: seconds for which its main thread has run on a core, by its latest heartbeat.
         looks: how often it has looked for other ranks while it slept and waited for them.
     """
@@ -47,6 +48,7 @@ class RankView(NamedTuple):
     moved: float = 0.0
     keeps_the_lock: bool = False
     waited: float | None = None
+    waited_at: float = 0.0
     ran: float = 0.0
     looks: int = 0
 
@@ -117,6 +119,7 @@ class BoardsHere:
         position = None if board is None else board.position
         if board is None or position is None:
             return RankView()
+        waits, signs = waited(board.pid), signs_of(board)
         return RankView(
             position.running,
             position.run,
@@ -125,8 +128,10 @@ class BoardsHere:
             waits_in(board),
             board.latest_end,
             self.boards.keeps_the_lock(number),
-            waited(board.pid),
-            *signs_of(board),
+            waited=waits.seconds if waits else None,
+            waited_at=waits.at if waits else 0.0,
+            ran=signs.ran,
+            looks=signs.looks,
         )
 
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:

@@ -6,8 +6,10 @@ A start, or a cell, that waits for a core needs longer; one that is stuck does n
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 _A_STEP_GIVES = 0.5  # of the usual time of a start, from the step on, if that ends later
 _CROWDED = 0.5  # waits for a core for more than half of the time
@@ -16,22 +18,36 @@ WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()
 """Whether :func:`waited` works on this system, as it does on Linux."""
 
 
-def waited(pid: int) -> float | None:
-    """Return how many seconds in all a process's main thread could run but had no core.
+class Waited(NamedTuple):
+    """How long a process's main thread has waited for a core.
 
-    None if the process has ended or this is unknown. If a group of processes has a limit of its
-    own, as in a container, waits because of that count too.
+    Attributes:
+        seconds: in all, for which it could run but had no core.
+        at: when this was read, by ``time.perf_counter()``. One who looks at several processes may
+            itself wait for a core in between.
+    """
+
+    seconds: float
+    at: float
+
+
+def waited(pid: int) -> Waited | None:
+    """Return how long a process has waited for a core, None if it has ended or this is unknown.
+
+    If a group of processes has a limit of its own, as in a container, waits because of that count
+    too.
     """
     try:
         with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) / 1e9
+            text, at = file.read(), time.perf_counter()
     except OSError:
         return None
+    return Waited(int(text.split()[1]) / 1e9, at)
 
 
-def waits(processes: Iterable[int]) -> dict[int, float]:
+def waits(processes: Iterable[int]) -> dict[int, Waited]:
     """Return :func:`waited` by process, for the processes for which it is known."""
-    return {pid: seconds for pid in processes if (seconds := waited(pid)) is not None}
+    return {pid: found for pid in processes if (found := waited(pid)) is not None}
 
 
 class OwnTime:
@@ -53,31 +69,28 @@ class OwnTime:
         self.share = 0.0
         self._looked = began
         self._least = least
-        self._waits: Mapping[int, float] = {}
+        self._waits: Mapping[int, Waited] = {}
 
     def look(
-        self, now: float, waits: Mapping[int, float], needed: Collection[int] | None = None
+        self, now: float, waits: Mapping[int, Waited], needed: Collection[int] | None = None
     ) -> None:
         """Count the time since the last look.
 
         Args:
             now: the present time.
-            waits: how many seconds in all each working process has waited for a core.
+            waits: how long each working process has waited for a core.
             needed: those that the work waits for now, by default all. The longest wait among them
                 counts.
         """
         before, passed = self._waits, now - self._looked
         self._looked, self._waits = now, waits
-        longest = max(
-            (
-                has - before[one]
-                for one, has in waits.items()
-                if one in before and (needed is None or one in needed)
-            ),
-            default=0.0,
-        )
+        shares = [
+            (has.seconds - before[one].seconds) / (has.at - before[one].at)
+            for one, has in waits.items()
+            if one in before and has.at > before[one].at and (needed is None or one in needed)
+        ]
         if passed > 0:
-            self.count(passed, min(longest / passed, 1.0))
+            self.count(passed, min(max(shares, default=0.0), 1.0))
 
     def count(self, passed: float, share: float) -> None:
         """Count some seconds, of which a share was spent waiting for a core."""
@@ -118,7 +131,7 @@ class StartClock(OwnTime):
         self._stepped = self.seconds
 
     def look(
-        self, now: float, waits: Mapping[int, float], needed: Collection[int] | None = None
+        self, now: float, waits: Mapping[int, Waited], needed: Collection[int] | None = None
     ) -> None:
         """Count the time since the last look; see :meth:`.OwnTime.look`."""
         if WAITS_ARE_TOLD:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .boards import Views, same_waits, wait_for_others
-from .cores import OwnTime
+from .cores import OwnTime, Waited
 from .errors import ClusterError
 
 DEFAULT_LIMIT_S = 60.0
@@ -139,7 +139,11 @@ class Watch:
     def look_at_cores(self, now: float, views: Views, late: Collection[int]) -> None:
         """Count the time, without the waits of computing ranks for a core on a crowded machine."""
         self.looked_at_cores = now
-        waits = {engine: view.waited for engine, view in views.items() if view.waited is not None}
+        waits = {
+            engine: Waited(view.waited, view.waited_at)
+            for engine, view in views.items()
+            if view.waited is not None
+        }
         self._own.look(now, waits, computing(views, late))
 
     def starved(self, views: Views, late: Collection[int]) -> dict[int, float]:
