@@ -91,6 +91,7 @@ def test_mismatch_raises_on_every_rank_and_keeps_the_group(hangs):
         assert_trains(hangs)
 
 
+PAUSED_S = 4.0
 PATIENCE = (
     "%px from torch_mpi4py.group import progress;"
     " progress._PATIENCE_SECONDS, progress._LONGEST_PATIENCE = "
@@ -430,17 +431,15 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
 
 
 def test_paused_rank_continues(hangs, wait_until):
-    """As in a paused container: its heartbeats stop, but it has not ended.
+    """As in a paused container: its heart does not beat, but it has not ended.
 
-    The controller gives a heart up after ten beats (2 s), and nothing may come of it.
+    ipyparallel's controller would give it up after ten beats that it misses, which take 2 s.
     """
-    log = hangs.events.parent / "log" / "controller.log"
-    given_up = lambda: log.read_text().count("hearts stopped")  # noqa: E731
-    before, pid = given_up(), RankBoards(hangs.events).board(3).pid
+    pid = RankBoards(hangs.events).board(3).pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: given_up() > before, 30, "the controller gives the heart of rank 3 up")
         running = hangs.begin("%px kept")
+        time.sleep(PAUSED_S)  # they have to pass, to prove that nothing comes of it
     finally:
         os.kill(pid, signal.SIGCONT)
     out = hangs.finish(running)
