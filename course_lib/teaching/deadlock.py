@@ -24,8 +24,9 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
     core within 2 s, no message is under way, because checks send little. A rank that sleeps while
-    it waits for a collective, or for a message, looks 40 times a second. Ten such looks within the
-    2 s are evidence too. If none of this is visible (another host), the deadline ends the calls.
+    it waits for a collective, or for a message, looks at least 10 times a second. Ten looks within
+    the 2 s are evidence too. If none of this is visible (another host), the deadline ends the
+    calls.
 
     Args:
         ranks: the ranks that run the code inside, numbered as at the start of MPI.

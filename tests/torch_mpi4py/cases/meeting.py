@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy
 import psutil
@@ -160,6 +161,52 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
 
     longest = longest_call(MEETINGS, rank, call)
     assert longest < MISSED_SECONDS, longest
+
+
+def longest_slice(rank: int, call: Callable[[], object]) -> float:
+    """Return for how long rank 1 sleeps in one go at most, once it has long been in ``call``.
+
+    By its 20th look it has waited for 0.1 s, which counts as very long here.
+    """
+    slices = [0.0]
+
+    def sleep(address: int, seen: int, seconds: float) -> None:
+        slices.append(seconds)
+        usual(address, seen, seconds)
+
+    usual = futex.sleep
+    dist.barrier()
+    with mock.patch.multiple(
+        futex, sleep=sleep, _LONG_AFTER_SECONDS=0.0, _LONGEST_AFTER_SECONDS=0.05
+    ):
+        if rank == 0:
+            waiting = board_of(1)
+            while waiting is not None and looks_asleep(waiting) < 20:
+                time.sleep(0.001)
+        call()
+    return max(slices)
+
+
+@case(sizes=(2,))
+def case_rank_sleeps_longer_in_a_long_wait_unless_it_has_messages_to_move(
+    rank: int, size: int
+) -> None:
+    one = torch.ones(1)
+
+    def message() -> None:
+        dist.send(one, 1) if rank == 0 else dist.recv(one, 0)
+
+    for call in (lambda: dist.all_reduce(one), lambda: dist.barrier(), message):
+        longest = longest_slice(rank, call)
+        assert rank == 0 or longest == futex.LONGEST_SLICE_SECONDS, longest
+    handle = None if rank == 0 else dist.irecv(torch.ones(1), 0, tag=7)
+    for call in (lambda: dist.all_reduce(one), message):
+        longest = longest_slice(rank, call)
+        assert rank == 0 or longest == futex.LONG_SLICE_SECONDS, longest
+    if handle is None:
+        dist.send(one, 1, tag=7)
+    else:
+        handle.wait()
 
 
 @case(sizes=(2, 3))

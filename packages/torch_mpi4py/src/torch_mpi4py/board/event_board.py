@@ -608,6 +608,11 @@ class BoardWriter:
         """Return whether this is an operation that has not ended."""
         return token is not None and token[0] in self._open
 
+    @property
+    def has_one_open(self) -> bool:
+        """Whether just one operation is open."""
+        return len(self._open) == 1
+
     def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""
         # A copy: a collection of garbage may end operations in the middle of any loop.

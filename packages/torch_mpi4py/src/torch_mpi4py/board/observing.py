@@ -26,7 +26,7 @@ class Signs(NamedTuple):
     """What a waiting rank has done with the cores that it got.
 
     One in a call of MPI looks for messages all the time; one that sleeps while it waits for a
-    collective, or for a message, looks 40 times a second.
+    collective, or for a message, looks at least 10 times a second.
 
     Attributes:
         ran: seconds for which its main thread has run on a core, by its latest heartbeat.

@@ -27,6 +27,8 @@ _NAP_SECONDS = 1e-3
 SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
 LONG_SLICE_SECONDS = 25e-3
 _LONG_AFTER_SECONDS = 0.2
+LONGEST_SLICE_SECONDS = 0.1  # while no message of this rank is under way
+_LONGEST_AFTER_SECONDS = 5.0  # as in a hang
 
 IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 """Whether other threads see what one writes in the order in which it does."""
@@ -36,7 +38,7 @@ ASKS_FIRST = IN_ORDER
 It must not read that before its own write is visible. There, taking and releasing a lock is a
 barrier that no read passes; elsewhere a rank wakes the others without checking. That takes a system
 call each time: 0.5 us if no thread sleeps, and as much again through ctypes. A missed wake-up costs
-a slice of 4 to 25 ms (`case_no_rank_oversleeps` makes these slices 10 s long).
+a slice of 4 to 100 ms (`case_no_rank_oversleeps` makes these slices 10 s long).
 """
 barrier = threading.Lock()
 
@@ -76,9 +78,17 @@ def sleep(address: int, seen: int, seconds: float) -> None:
         _syscall(_number, address + _LOW, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
 
 
-def slice_seconds(waited: float) -> float:
-    """Return how long to sleep in one go after ``waited`` seconds."""
-    return LONG_SLICE_SECONDS if waited > _LONG_AFTER_SECONDS else SLICE_SECONDS
+def slice_seconds(waited: float, messages: bool) -> float:
+    """Return how long to sleep in one go after ``waited`` seconds.
+
+    Args:
+        messages: whether messages of this rank may be under way, which it has to move.
+    """
+    if waited <= _LONG_AFTER_SECONDS:
+        return SLICE_SECONDS
+    if waited <= _LONGEST_AFTER_SECONDS or messages:
+        return LONG_SLICE_SECONDS
+    return LONGEST_SLICE_SECONDS
 
 
 @functools.lru_cache(maxsize=64)  # slices come again and again, what is left of a limit does not

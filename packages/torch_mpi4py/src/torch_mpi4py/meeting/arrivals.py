@@ -168,7 +168,8 @@ class Slot:
             self._require_hope(operation, bool(is_vain))
             _progress_comm().Iprobe()  # not after the sleep, when the awaited rank may have come
             self._words[self._first + _ASLEEP] += 1
-            futex.sleep(peer.address + 8 * turn, seen, futex.slice_seconds(now - began))
+            seconds = futex.slice_seconds(now - began, not log.has_one_open)
+            futex.sleep(peer.address + 8 * turn, seen, seconds)
 
     def _has_failed(self) -> bool:
         """Return whether one of the other ranks has given the communicator up."""

@@ -303,5 +303,7 @@ def _sleep(
             last_sent, began = sent, time.perf_counter()
             continue
         slept = now - began
-        seconds = min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
+        seconds = min(
+            max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept, not log.has_one_open)
+        )
         futex.sleep(_own_address, rung, seconds if left is None else min(seconds, left))
