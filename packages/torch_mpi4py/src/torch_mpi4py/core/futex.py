@@ -28,7 +28,7 @@ SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
 LONG_SLICE_SECONDS = 25e-3
 _LONG_AFTER_SECONDS = 0.2
 LONGEST_SLICE_SECONDS = 0.1  # while no message of this rank is under way
-_LONGEST_AFTER_SECONDS = 5.0  # as in a hang
+_LONGEST_AFTER_SECONDS = 2.0  # as in a hang
 
 IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 """Whether other threads see what one writes in the order in which it does."""
