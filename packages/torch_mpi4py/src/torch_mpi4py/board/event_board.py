@@ -20,7 +20,7 @@ import struct
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -57,6 +57,7 @@ NOTE = struct.Struct("<QI")
 NUMBER = struct.Struct("<Q")
 _encoded = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make one each time
 _READ_TRIES = 20  # strings are replaced once in thousands of operations
+_FEW = 64  # records that are copied one by one: the whole ring takes milliseconds
 _WHOLE_SHARE = 0.9  # of the records, which no thread was writing
 _NOTE_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
 _MOST_TEXT, _MOST_REPORT = 256, 16 * 1024  # characters, of up to six bytes each in a note
@@ -371,19 +372,31 @@ class Board:
 
     def _read(self, slots: list[int]) -> list[Event]:
         """Return the events in these slots, in order, without those that are being written."""
+        if not slots:
+            return []
         for _ in range(_READ_TRIES):
             self._forget_replaced_strings()
             # Copies take a moment, reading them much longer. The texts come last: those that the
             # records name were there before. (With 50 ms between reading the records and their
             # texts, those of a fast writer were others in 1 run of 3 on a busy machine.)
-            once, again = (self._memory[RECORDS_AT:ARRIVALS_AT] for _ in range(2))
+            twice = self._copied_twice(slots)
             texts = memoryview(self._memory[STRINGS_AT:RECORDS_AT])
-            parts = (slice(slot * RECORD.size, (slot + 1) * RECORD.size) for slot in slots)
-            whole = [RECORD.unpack(once[part]) for part in parts if once[part] == again[part]]
+            whole = [RECORD.unpack(once) for once, again in twice if once == again]
             # Where this process lost its core between the copies, most records have changed.
             if not self._forget_replaced_strings() and len(whole) >= len(slots) * _WHOLE_SHARE:
                 break
         return sorted(self._event(fields, texts) for fields in whole if fields[0] == fields[-1] > 0)
+
+    def _copied_twice(self, slots: list[int]) -> Iterable[tuple[bytes, bytes]]:
+        """Return the records in these slots, each as it was at two moments."""
+        memory = self._memory
+        if len(slots) > _FEW:
+            ring, later = (memory[RECORDS_AT:ARRIVALS_AT] for _ in range(2))
+            parts = (slice(slot * RECORD.size, (slot + 1) * RECORD.size) for slot in slots)
+            return ((ring[part], later[part]) for part in parts)
+        begins = (RECORDS_AT + slot * RECORD.size for slot in slots)
+        parts = (slice(begin, begin + RECORD.size) for begin in begins)
+        return [(memory[part], memory[part]) for part in parts]
 
     def _forget_replaced_strings(self) -> bool:
         """Forget what was read if any string was replaced since; return whether one was."""

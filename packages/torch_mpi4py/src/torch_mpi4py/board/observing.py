@@ -78,9 +78,9 @@ class RankBoards:
         core for its watcher, which is about to free it.
         """
         position, board = self.position(number), self.board(number)
-        if position is None or board is None or waits_in(board) is not None:
+        if position is None or board is None:
             return False
-        return keeps_the_lock(*_signs(board, position))
+        return keeps_the_lock(*_signs(board, position)) and waits_in(board) is None
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""

@@ -35,4 +35,4 @@ def is_on(directory: str) -> bool:
 
 @functools.cache  # every rank asks ten times a second
 def _file_in(directory: str) -> str:
-    return os.path.join(directory, f"standstill-{socket.gethostname()}")
+    return f"{directory}/standstill-{socket.gethostname()}"
