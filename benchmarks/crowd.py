@@ -133,7 +133,7 @@ def section(measured: dict) -> Section:
         "Median (quartiles)."
     )
     waiting = others * (ranks - 1)
-    cause = f"{waiting} ranks wait, and each uses a hundredth or two of a core"
+    cause = f"{waiting} ranks wait, and each uses up to a hundredth of a core"
     targets = [
         compared(
             f"a cell beside {others} hanging notebooks, {row['cell']}",
