@@ -188,7 +188,7 @@ def longest_slice(rank: int, call: Callable[[], object]) -> float:
 
 
 @case(sizes=(2,))
-def case_rank_sleeps_longer_in_a_long_wait_unless_it_has_messages_to_move(
+def case_rank_sleeps_longer_in_a_long_collective_unless_it_has_messages_to_move(
     rank: int, size: int
 ) -> None:
     one = torch.ones(1)
@@ -196,7 +196,7 @@ def case_rank_sleeps_longer_in_a_long_wait_unless_it_has_messages_to_move(
     def message() -> None:
         dist.send(one, 1) if rank == 0 else dist.recv(one, 0)
 
-    for call in (lambda: dist.all_reduce(one), lambda: dist.barrier(), message):
+    for call in (lambda: dist.all_reduce(one), lambda: dist.barrier()):
         longest = longest_slice(rank, call)
         assert rank == 0 or longest == futex.LONGEST_SLICE_SECONDS, longest
     handle = None if rank == 0 else dist.irecv(torch.ones(1), 0, tag=7)
