@@ -223,6 +223,27 @@ def case_long_messages_in_both_directions(rank: int, size: int) -> None:
         into.zero_()
 
 
+@case(sizes=(2, 4), seconds=120)
+def case_message_longer_than_one_spin_does_not_stop(rank: int, size: int) -> None:
+    """Neither rank sleeps before the message is through, whichever of the two is late."""
+    ball, partner, longest = torch.zeros(LONG), rank ^ 1, 0.0
+    with (
+        long_slices(),
+        mock.patch.multiple(doorbell, _LONGEST_SPIN_SECONDS=1e-3, _LEAST_BYTES_A_SECOND=1e6),
+    ):
+        for late in (None, 0, 1, None, 0, 1):
+            world().barrier()
+            if late == rank % 2:
+                time.sleep(A_MOMENT)
+            began = time.monotonic()
+            if rank % 2:
+                dist.recv(ball, partner)
+            else:
+                dist.send(ball, partner)
+            longest = max(longest, time.monotonic() - began)
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
 @case(sizes=(2, 4), seconds=60)
 def case_two_threads_of_a_rank_share_one_doorbell(rank: int, size: int) -> None:
     partner, chance, longest = rank ^ 1, random.Random(rank), [0.0, 0.0]

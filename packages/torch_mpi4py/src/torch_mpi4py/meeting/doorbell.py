@@ -46,7 +46,8 @@ _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the 
 _LONG_BYTES = 4096  # a longer message may need both ranks while it moves
 # The speed of such a message here, and on a busy machine.
 _BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
-_LONGEST_SPIN_SECONDS = 0.2
+_LONGEST_SPIN_SECONDS = 0.2  # in one go: then it looks whether the wait is to end
+_LONGEST_MOVE_SECONDS = 30.0
 
 # The number of looks that receive all that was sent before. MPICH 5.0.2 receives one short message
 # from this host a look, and a sender has memory for 64; Open MPI 5.0.11 receives 31.
@@ -59,6 +60,7 @@ _SENDS = 5  # and whether until a send has ended, which it may have once its rec
 _RUNG = 1  # the number of the last ring that woke: the word on which its rank sleeps
 _SENT = 2  # the number of the last message to it, whether that had to wake it or not
 _HELPS_UNTIL = 4  # when, in ns, a long message that it sends should be through
+_MOVES_UNTIL = 6  # and one that it receives, whose sender knows that it does
 
 _Found = TypeVar("_Found")
 
@@ -100,9 +102,18 @@ class Bells:
 
     def received(self, source: int) -> None:
         """Tell a rank that a message from it has been received."""
+        _own[_MOVES_UNTIL] = 0
         for words in self._bells_of(source):
             words[_HELPS_UNTIL] = 0
             _wake(words, _SENDS, next(_numbers))
+
+    def helps(self, dest: int) -> None:
+        """Tell a rank that this one helps a long message to it along."""
+        until = _own[_HELPS_UNTIL]
+        for words in self._bells_of(dest):
+            if words[_MOVES_UNTIL] != until:
+                words[_MOVES_UNTIL] = until
+                _wake(words, _ASLEEP, next(_numbers))
 
     def may_sleep(self, rank: int) -> bool:
         """Return whether that rank, or some rank if it is any source, may be asleep."""
@@ -126,7 +137,7 @@ def _call_sender(words: memoryview, size_bytes: int) -> None:
 
 def _longest_move(size_bytes: int) -> float:
     """Return for how many seconds a long message may move on a busy machine."""
-    return min(size_bytes / _LEAST_BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+    return min(size_bytes / _LEAST_BYTES_A_SECOND, _LONGEST_MOVE_SECONDS)
 
 
 def _wake(words: memoryview, which: int, number: int) -> None:
@@ -226,14 +237,14 @@ def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
     """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
     time_slice.shorten()
     naps, now = not _is_main_thread(), time.perf_counter()
-    until = now + spinning.SECONDS + seconds
+    until, at_most = now + spinning.SECONDS + seconds, now + _LONGEST_SPIN_SECONDS
     while True:
         if naps or now > until:
             time.sleep(_NAP_SECONDS)
         else:
             spinning.give_way()
         found, now = look(), time.perf_counter()
-        if found or (now > until and not _helps(now)):
+        if found or (now > until and not (_helps(now) and now < at_most)):
             return found
 
 
@@ -279,7 +290,8 @@ def _sleep(
 ) -> _Found:
     began = time.perf_counter()
     last_sent, taken_in = _own[_SENT], None
-    moves = _longest_move(awaited.long_bytes)
+    receives = bool(awaited.long_bytes) and not awaited.sends
+    moves = min(_longest_move(awaited.long_bytes), _LONGEST_SPIN_SECONDS)
     while True:
         _own[LOOKS_AT] += 1
         rung = _own[_RUNG]
@@ -293,12 +305,15 @@ def _sleep(
             return found
         taken_in = sent
         left, now, sent = go_on(), time.perf_counter(), _own[_SENT]
-        if sent != last_sent or _helps(now):
-            if sent != last_sent and moves and not awaited.sends:
+        helps, moving = _helps(now), receives and 1e9 * now < _own[_MOVES_UNTIL]
+        if helps and awaited.sends:
+            awaited.bells.helps(awaited.peer)
+        if sent != last_sent or helps or moving:
+            if sent != last_sent and receives:
                 sender = bell_of(sent % _ranks)
                 if sender is not None:  # it may wait for something else
                     _call_sender(sender, awaited.size_bytes)
-            if found := _spin(look, moves if sent != last_sent else 0.0):
+            if found := _spin(look, moves if sent != last_sent or moving else 0.0):
                 return found
             last_sent, began = sent, time.perf_counter()
             continue
