@@ -78,13 +78,10 @@ def wrong_sleep(waiting: Sequence[int], most: float) -> str:
 
     Under Open MPI a rank that spins in a call yields its core, so on a busy machine its share of a
     core may be as small as a sleeper's. Its board shows whether it sleeps, and how often it wakes.
-    A sleeper's caches are cold whenever it wakes beside busy programs: 0.056 of a core was seen
-    once. So it has three tries; one that spins is above in each.
     """
     boards = [board for rank in waiting if (board := board_of(rank)) is not None]
     assert len(boards) == len(waiting)
     end = time.monotonic() + ASLEEP_WITHIN
-    tries = 3
     while True:
         before, began = [*map(signs_of, boards)], time.monotonic()
         if began > end:
@@ -94,17 +91,9 @@ def wrong_sleep(waiting: Sequence[int], most: float) -> str:
             continue
         time.sleep(WAIT_SECONDS)
         after, waited = [*map(signs_of, boards)], time.monotonic() - began
-        if [signs.calls for signs in before] != [signs.calls for signs in after]:
-            continue  # one was still in the call before
-        wrong = not_asleep(before, after, waited, most)
-        tries -= 1
-        if not wrong or not tries:
-            return wrong
-
-
-def not_asleep(before: list[Signs], after: list[Signs], waited: float, most: float) -> str:
-    """Return "" if ranks slept in between, else what is wrong."""
-    most_looks = waited / LEAST_SLICE + len(before)
+        if [signs.calls for signs in before] == [signs.calls for signs in after]:
+            break  # otherwise one was still in the call before
+    most_looks = waited / LEAST_SLICE + len(waiting)
     for old, new in zip(before, after, strict=True):
         too_often = new.looks - old.looks > most_looks
         if not new.looks or too_often or new.cpu - old.cpu > most * waited:
@@ -210,6 +199,8 @@ def case_rank_sleeps_longer_in_a_long_collective_unless_it_has_messages_to_move(
     for call in (lambda: dist.all_reduce(one), lambda: dist.barrier()):
         longest = longest_slice(rank, call)
         assert rank == 0 or longest == futex.LONGEST_SLICE_SECONDS, longest
+    longest = longest_slice(rank, message)
+    assert rank == 0 or longest == futex.LONG_SLICE_SECONDS, "what it waits for may be under way"
     handle = None if rank == 0 else dist.irecv(torch.ones(1), 0, tag=7)
     for call in (lambda: dist.all_reduce(one), message):
         longest = longest_slice(rank, call)
