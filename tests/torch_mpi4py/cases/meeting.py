@@ -164,9 +164,9 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
 
 
 def longest_slice(rank: int, call: Callable[[], object]) -> float:
-    """Return for how long rank 1 sleeps in one go at most, once it has long been in ``call``.
+    """Return for how long rank 1 sleeps in one go at most, when it is long in ``call``.
 
-    By its 20th look it has waited for 0.1 s, which counts as very long here.
+    Its slices grow so fast here that it needs few of them.
     """
     slices = [0.0]
 
@@ -176,12 +176,10 @@ def longest_slice(rank: int, call: Callable[[], object]) -> float:
 
     usual = futex.sleep
     dist.barrier()
-    with mock.patch.multiple(
-        futex, sleep=sleep, _LONG_AFTER_SECONDS=0.0, _LONGEST_AFTER_SECONDS=0.05
-    ):
+    with mock.patch.multiple(futex, sleep=sleep, _OF_WAITED=10.0):
         if rank == 0:
             waiting = board_of(1)
-            while waiting is not None and looks_asleep(waiting) < 20:
+            while waiting is not None and looks_asleep(waiting) < 5:
                 time.sleep(0.001)
         call()
     return max(slices)

@@ -9,7 +9,6 @@ This module also defines the slices in which ranks that wait for each other slee
 from __future__ import annotations
 
 import ctypes
-import functools
 import platform
 import struct
 import sys
@@ -24,11 +23,10 @@ _number = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
 _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that are compared
 _NAP_SECONDS = 1e-3
 
-SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
-LONG_SLICE_SECONDS = 25e-3
-_LONG_AFTER_SECONDS = 0.2
-LONGEST_SLICE_SECONDS = 0.1  # while no message of this rank is under way
-_LONGEST_AFTER_SECONDS = 2.0  # as in a hang
+SLICE_SECONDS = 4e-3  # at first: as long as messages under way may stand still
+_OF_WAITED = 1 / 8  # later slices are as long as this part of the wait so far
+LONG_SLICE_SECONDS = 25e-3  # at most
+LONGEST_SLICE_SECONDS = 0.1  # at most, while no message of this rank is under way
 
 IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 """Whether other threads see what one writes in the order in which it does."""
@@ -84,13 +82,9 @@ def slice_seconds(waited: float, messages: bool) -> float:
     Args:
         messages: whether messages of this rank may be under way, which it has to move.
     """
-    if waited <= _LONG_AFTER_SECONDS:
-        return SLICE_SECONDS
-    if waited <= _LONGEST_AFTER_SECONDS or messages:
-        return LONG_SLICE_SECONDS
-    return LONGEST_SLICE_SECONDS
+    longest = LONG_SLICE_SECONDS if messages else LONGEST_SLICE_SECONDS
+    return max(SLICE_SECONDS, min(waited * _OF_WAITED, longest))
 
 
-@functools.lru_cache(maxsize=64)  # slices come again and again, what is left of a limit does not
 def _timespec(seconds: float) -> ctypes.Array:
     return ctypes.create_string_buffer(struct.pack("qq", int(seconds), int(seconds % 1 * 1e9)))
