@@ -31,9 +31,9 @@ from ..faults.deadlines import Operation
 from .arrivals import Arrivals
 
 _BUFFERS = 3
-# Measured from 64 KiB to 1 MiB: smaller slots cost meetings, larger ones caches.
-_SLOT_BYTES = 1 << 19
-_UNDIVIDED_BYTES = 1 << 18  # of all ranks together: a meeting takes longer than combining so many
+# Measured: smaller slots cost meetings, larger ones caches. Of shares a rank reads less at a time.
+_SLOT_BYTES, _SLOT_BYTES_IN_SHARES = 1 << 19, 1 << 20
+_UNDIVIDED_BYTES = 1 << 19  # of all ranks together: a meeting takes longer than combining so many
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096
 _MOST_OPEN = 32  # further groups of this process leave their sums to MPI
@@ -88,6 +88,7 @@ class SharedSums:
         self._size = comm.Get_size()
         self._arrivals = arrivals
         self._memory = memory
+        self._slot_bytes = _slot_bytes(self._size)
         # By MPI datatype: for each buffer, the slots of all ranks.
         self._slots: dict[int, list[list[numpy.ndarray]]] = {}
 
@@ -119,12 +120,16 @@ class SharedSums:
         slots = self._slots.get(kind) or self._view(kind)
         function = _FUNCTION[op.handle]
         if self._size > 2 and numbers.nbytes * self._size > _UNDIVIDED_BYTES:
-            self._combine_in_shares(_chunks(numbers), slots, function)
-        elif numbers.nbytes <= _SLOT_BYTES:
+            self._combine_in_shares(self._chunks(numbers), slots, function)
+        elif numbers.nbytes <= self._slot_bytes:
             self._combine_whole(numbers, slots, function)
         else:
-            for chunk in _chunks(numbers):
+            for chunk in self._chunks(numbers):
                 self._combine_whole(chunk, slots, function)
+
+    def _chunks(self, numbers: numpy.ndarray) -> list[numpy.ndarray]:
+        step = self._slot_bytes // numbers.itemsize
+        return [numbers[begin : begin + step] for begin in range(0, len(numbers), step)]
 
     def _view(self, kind: int) -> list[list[numpy.ndarray]]:
         whole = numpy.frombuffer(self._memory, _NUMPY_TYPE[kind], offset=_HEADER_BYTES)
@@ -153,7 +158,10 @@ class SharedSums:
         count = len(numbers)
         here[self._rank][:count] = numbers
         self._meet()
-        function(first[:count], second[:count], out=numbers)
+        # A rank's own numbers are still in its cache, where the result goes.
+        first = numbers if self._rank == 0 else first[:count]
+        second = numbers if self._rank == 1 else second[:count]
+        function(first, second, out=numbers)
         for slot in others:
             function(numbers, slot[:count], out=numbers)
 
@@ -210,9 +218,8 @@ def _fence() -> None:
             pass
 
 
-def _chunks(numbers: numpy.ndarray) -> list[numpy.ndarray]:
-    step = _SLOT_BYTES // numbers.itemsize
-    return [numbers[begin : begin + step] for begin in range(0, len(numbers), step)]
+def _slot_bytes(ranks: int) -> int:
+    return _SLOT_BYTES if ranks == 2 else _SLOT_BYTES_IN_SHARES
 
 
 # --- the memory ---------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ def open_shared_sums(comm: MPI.Intracomm, arrivals: Arrivals) -> SharedSums | No
         the memory of GPUs, which is not here: then the all-reduces are MPI's.
     """
     global _open
-    size = _HEADER_BYTES + _BUFFERS * comm.Get_size() * _SLOT_BYTES
+    size = _HEADER_BYTES + _BUFFERS * comm.Get_size() * _slot_bytes(comm.Get_size())
     with contextlib.ExitStack() as until_mapped:
         memory, place = _create(size, until_mapped) if comm.Get_rank() == 0 else (None, None)
         place = comm.bcast(place)
