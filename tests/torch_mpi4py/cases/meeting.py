@@ -163,6 +163,16 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
     assert longest < MISSED_SECONDS, longest
 
 
+def await_looks(waiting: Board | None, looks: int) -> None:
+    """Return once a rank has woken so often in one call, not still in the one before."""
+    assert waiting is not None
+    first = signs_of(waiting)
+    while (now := signs_of(waiting)).looks < first.looks + looks or now.calls != first.calls:
+        if now.calls != first.calls or now.looks < first.looks:
+            first = now
+        time.sleep(0.001)
+
+
 def longest_slice(rank: int, call: Callable[[], object]) -> float:
     """Return for how long rank 1 sleeps in one go at most, when it is long in ``call``.
 
@@ -178,9 +188,7 @@ def longest_slice(rank: int, call: Callable[[], object]) -> float:
     dist.barrier()
     with mock.patch.multiple(futex, sleep=sleep, _OF_WAITED=10.0):
         if rank == 0:
-            waiting = board_of(1)
-            while waiting is not None and looks_asleep(waiting) < 5:
-                time.sleep(0.001)
+            await_looks(board_of(1), 14)  # the first slices are shorter, by half each
         call()
     return max(slices)
 
