@@ -24,8 +24,8 @@ from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
 # Below and above the sizes at which numbers are divided, and go in chunks of float32.
-COUNTS = (0, 1, 7, 1000, 40_001, 131_072, 131_073, 500_003)
-CHUNK = shared_sums._SLOT_BYTES // 4
+COUNTS = (0, 1, 7, 1000, 40_001, 131_072, 131_073, 262_144, 262_145, 900_003)
+CHUNK = shared_sums._SLOT_BYTES_IN_SHARES // 4  # the longest
 GROUP_SECONDS = 3.0
 FREED = (DeadlineError, RevokedError)
 

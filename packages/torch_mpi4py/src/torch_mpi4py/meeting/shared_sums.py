@@ -8,8 +8,9 @@ way an element is combined in the order of ranks, so the result has the same bit
 
 Many numbers go in chunks, so that the memory stays small and in the caches. While the shares of a
 chunk are combined, the next chunk is copied in, so that one more chunk takes one more meeting.
-Three buffers are used in turns, by the number of the meeting that follows: what is copied in before
-meeting m is read until a rank comes to meeting m + 2, and overwritten after that.
+Buffers are used in turns, by the number of the meeting that follows. What is copied in before
+meeting m is read until a rank comes to meeting m + 1, or m + 2 if it is divided, and overwritten
+after that: so two buffers do for two ranks, and three for more.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from ..core.runtime import MPI
 from ..faults.deadlines import Operation
 from .arrivals import Arrivals
 
-_BUFFERS = 3
 # Measured: smaller slots cost meetings, larger ones caches. Of shares a rank reads less at a time.
-_SLOT_BYTES, _SLOT_BYTES_IN_SHARES = 1 << 19, 1 << 20
+_BUFFERS, _SLOT_BYTES = 2, 1 << 19
+_BUFFERS_IN_SHARES, _SLOT_BYTES_IN_SHARES = 3, 1 << 20
 _UNDIVIDED_BYTES = 1 << 19  # of all ranks together: a meeting takes longer than combining so many
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096
@@ -88,7 +89,7 @@ class SharedSums:
         self._size = comm.Get_size()
         self._arrivals = arrivals
         self._memory = memory
-        self._slot_bytes = _slot_bytes(self._size)
+        _, self._slot_bytes = _buffers(self._size)
         # By MPI datatype: for each buffer, the slots of all ranks.
         self._slots: dict[int, list[list[numpy.ndarray]]] = {}
 
@@ -133,7 +134,8 @@ class SharedSums:
 
     def _view(self, kind: int) -> list[list[numpy.ndarray]]:
         whole = numpy.frombuffer(self._memory, _NUMPY_TYPE[kind], offset=_HEADER_BYTES)
-        slots = [list(buffer) for buffer in whole.reshape(_BUFFERS, self._size, -1)]
+        buffers, _ = _buffers(self._size)
+        slots = [list(buffer) for buffer in whole.reshape(buffers, self._size, -1)]
         self._slots[kind] = slots
         return slots
 
@@ -149,7 +151,7 @@ class SharedSums:
 
     def _next_buffer(self, slots: list[list[numpy.ndarray]]) -> list[numpy.ndarray]:
         # Counted here, they would differ after a call that did not match.
-        return slots[self._arrivals.meetings % _BUFFERS]
+        return slots[self._arrivals.meetings % len(slots)]
 
     def _combine_whole(
         self, numbers: numpy.ndarray, slots: list[list[numpy.ndarray]], function: numpy.ufunc
@@ -218,8 +220,11 @@ def _fence() -> None:
             pass
 
 
-def _slot_bytes(ranks: int) -> int:
-    return _SLOT_BYTES if ranks == 2 else _SLOT_BYTES_IN_SHARES
+def _buffers(ranks: int) -> tuple[int, int]:
+    """Return how many buffers so many ranks use, and how many bytes each rank's slot has there."""
+    if ranks == 2:
+        return _BUFFERS, _SLOT_BYTES
+    return _BUFFERS_IN_SHARES, _SLOT_BYTES_IN_SHARES
 
 
 # --- the memory ---------------------------------------------------------------------------------
@@ -236,7 +241,9 @@ def open_shared_sums(comm: MPI.Intracomm, arrivals: Arrivals) -> SharedSums | No
         the memory of GPUs, which is not here: then the all-reduces are MPI's.
     """
     global _open
-    size = _HEADER_BYTES + _BUFFERS * comm.Get_size() * _slot_bytes(comm.Get_size())
+    ranks = comm.Get_size()
+    buffers, slot_bytes = _buffers(ranks)
+    size = _HEADER_BYTES + buffers * ranks * slot_bytes
     with contextlib.ExitStack() as until_mapped:
         memory, place = _create(size, until_mapped) if comm.Get_rank() == 0 else (None, None)
         place = comm.bcast(place)
