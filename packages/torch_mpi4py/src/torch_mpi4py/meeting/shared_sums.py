@@ -160,7 +160,8 @@ class SharedSums:
         count = len(numbers)
         here[self._rank][:count] = numbers
         self._meet()
-        # A rank's own numbers are still in its cache, where the result goes.
+        # A rank's own numbers are still in its cache, and the result goes there: to add 512 KiB
+        # takes 33 us, and 66 us if their copy is read and they are only written.
         first = numbers if self._rank == 0 else first[:count]
         second = numbers if self._rank == 1 else second[:count]
         function(first, second, out=numbers)
