@@ -1,4 +1,4 @@
-"""A thread sleeps in the kernel until a word changes, and no memory stays behind."""
+"""A thread sleeps in the kernel until a word changes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import numpy
 import pytest
 from torch_mpi4py.core import futex
-
-MOST_KEPT = 64
 
 
 @pytest.fixture
@@ -26,7 +24,15 @@ def test_wait_on_a_changed_word_returns_at_once(address: int) -> None:
     assert time.perf_counter() - began < 30.0
 
 
-def test_sleeps_of_many_lengths_use_little_memory(address: int) -> None:
-    for number in range(1000):
-        futex.sleep(address, 1, 1.0 + number * 1e-6)
-    assert futex._timespec.cache_info().currsize <= MOST_KEPT
+@pytest.mark.parametrize(
+    ("waited", "messages", "seconds"),
+    [
+        (0.0, False, 4e-3),
+        (0.1, True, 0.0125),
+        (0.1, False, 0.0125),
+        (9.0, True, 0.025),
+        (9.0, False, 0.1),
+    ],
+)
+def test_sleeps_grow_with_the_wait(waited: float, messages: bool, seconds: float) -> None:
+    assert futex.slice_seconds(waited, messages) == pytest.approx(seconds)

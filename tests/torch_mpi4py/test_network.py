@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from torch_mpi4py.meeting import network
@@ -80,13 +83,20 @@ def _takes_more(sender: socket.socket) -> bool:
 
 
 def test_sleep_grows_without_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    def select_for(*arguments: Any) -> Any:
+        pauses.append(arguments[-1])
+        return select.select(*arguments)
+
+    pauses: list[float] = []
     monkeypatch.setattr(network, "_tcp_sockets", lambda: ([], []))
-    sleeper, began = network.Sleeper(), time.perf_counter()
-    naps = 0
-    while time.perf_counter() < began + 0.3:
+    monkeypatch.setattr(network, "select", SimpleNamespace(select=select_for))
+    began = time.perf_counter()
+    sleeper = network.Sleeper()
+    while not pauses or pauses[-1] < network._LONGEST_PAUSE_SECONDS:
         sleeper.sleep()
-        naps += 1
-    assert 40 < naps < 200  # 60 of 5 ms, after shorter ones
+        assert pauses[-1] <= network._PART * (time.perf_counter() - began)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == network._LONGEST_PAUSE_SECONDS
 
 
 @pytest.mark.usefixtures("long_pauses", "pair")

@@ -186,7 +186,7 @@ def longest_slice(rank: int, call: Callable[[], object]) -> float:
 
     usual = futex.sleep
     dist.barrier()
-    with mock.patch.multiple(futex, sleep=sleep, _OF_WAITED=10.0):
+    with mock.patch.multiple(futex, sleep=sleep, _PART=10.0):
         if rank == 0:
             await_looks(board_of(1), 14)  # the first slices are shorter, by half each
         call()

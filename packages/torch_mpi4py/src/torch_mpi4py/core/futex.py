@@ -24,7 +24,7 @@ _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that
 _NAP_SECONDS = 1e-3
 
 SLICE_SECONDS = 4e-3  # at first: as long as messages under way may stand still
-_OF_WAITED = 1 / 8  # later slices are as long as this part of the wait so far
+_PART = 1 / 8  # of its wait so far: how long a rank sleeps in one go later
 LONG_SLICE_SECONDS = 25e-3  # at most
 LONGEST_SLICE_SECONDS = 0.1  # at most, while no message of this rank is under way
 
@@ -83,7 +83,7 @@ def slice_seconds(waited: float, messages: bool) -> float:
         messages: whether messages of this rank may be under way, which it has to move.
     """
     longest = LONG_SLICE_SECONDS if messages else LONGEST_SLICE_SECONDS
-    return max(SLICE_SECONDS, min(waited * _OF_WAITED, longest))
+    return max(SLICE_SECONDS, min(waited * _PART, longest))
 
 
 def _timespec(seconds: float) -> ctypes.Array:
