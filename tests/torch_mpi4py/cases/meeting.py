@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy
@@ -323,6 +323,49 @@ def case_group_left_by_a_rank_ends_before_its_deadline(rank: int, size: int) -> 
     still_works()
 
 
+def group_with_a_patient_last_rank(rank: int, size: int) -> Any:
+    """Return a group whose ranks have met before; all but the last wait for a second only."""
+    group = dist.new_group(timeout=timedelta(seconds=GROUP_SECONDS))
+    dist.all_reduce(torch.ones(1), group=group)
+    if rank < size - 1:
+        cast(Any, group).set_timeout(timedelta(seconds=1))
+    return group
+
+
+@case(sizes=(2, 3, 4))
+def case_late_rank_does_not_complete_what_the_others_have_given_up(rank: int, size: int) -> None:
+    for count in (1, 500_000):
+        for call in (dist.all_reduce, lambda ones, group: dist.broadcast(ones, 0, group)):
+            group = group_with_a_patient_last_rank(rank, size)
+            if rank < size - 1:
+                with raises(FREED, within=SLACK):
+                    call(torch.ones(count), group=group)
+            dist.barrier()
+            if rank == size - 1:
+                with raises(RevokedError, within=SLACK):
+                    call(torch.ones(count), group=group)
+            dist.destroy_process_group(group)
+    still_works()
+
+
+@case(sizes=(2, 3), seconds=90)
+def case_ranks_agree_on_whether_a_call_ended_in_time(rank: int, size: int) -> None:
+    """The last rank comes shortly before or after the others' time is over."""
+    for delay in numpy.linspace(0.98, 1.2, 12):
+        group = group_with_a_patient_last_rank(rank, size)
+        if rank == size - 1:
+            time.sleep(delay)
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+            ended = True
+        except CommunicationError:
+            ended = False
+        everyone = [False] * size
+        dist.all_gather_object(everyone, ended)
+        assert len(set(everyone)) == 1, (delay, everyone)
+        dist.destroy_process_group(group)
+
+
 @case(sizes=(2, 3))
 def case_failed_group_stays_failed_after_close(rank: int, size: int) -> None:
     """The others must not wait to learn why it was closed."""
@@ -330,7 +373,7 @@ def case_failed_group_stays_failed_after_close(rank: int, size: int) -> None:
         meeting = group._channels[0]._arrivals
         meeting.leave()
         meeting.close()
-        assert meeting._words[meeting._first + arrivals._GONE] == arrivals._FAILED
+        assert meeting._words[meeting._first + arrivals._GONE] & arrivals._WHY == arrivals._FAILED
         dist.barrier()
     still_works()
 

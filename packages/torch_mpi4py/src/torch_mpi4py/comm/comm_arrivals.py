@@ -122,7 +122,7 @@ class CommArrivals(Slot):
         # A wrong call gets its error at once.
         if missing and is_accepted(operation.what, args, kwargs):
             with deadlines.watched(operation):
-                self._sleep_until_come(operation, missing, _PLACE, has_come)
+                self._sleep_until_come(operation, missing, _PLACE, count, has_come)
                 if operation.reason:
                     raise operation.freed_error()
 

@@ -70,6 +70,8 @@ class Operation:
         in_mpi: whether the call is under way.
         outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
             has a reason: see :meth:`end_if_given_up`.
+        withdraw: while it sleeps until other ranks come: tells those who have yet to come that
+            this one waits no longer, and returns whether it does; False if all have come.
         reason: why the watcher freed it, or None while it has not.
         report: the state of every rank when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
@@ -83,6 +85,7 @@ class Operation:
     on_callers_thread = False
     in_mpi = False
     outside_mpi = False
+    withdraw: Callable[[], bool] | None = None
     reason: str | None = None
     report = ""
     polls_left = 0
@@ -497,6 +500,9 @@ def end(operation: Operation, why: str) -> None:
 def _expire(operation: Operation, reason: str) -> None:
     operation.take_report()
     if not operation.in_mpi:  # it has ended meanwhile: a report may take seconds
+        return
+    withdraw = operation.withdraw  # read once: the thread that waits takes it away
+    if withdraw is not None and not withdraw():
         return
     operation.reason = reason
     operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0

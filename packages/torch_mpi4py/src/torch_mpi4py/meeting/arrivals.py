@@ -24,6 +24,7 @@ test of the turns that uses barriers passes without it.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
     from ..faults.deadlines import Operation
 
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
-_GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
+_GONE = 2  # where in a slot it says why its rank comes to no further meeting, and from which on
 _ASLEEP = ASLEEP_AT  # and how often it has looked for the ranks it awaits while asleep, or 0
-_FAILED, _CLOSED = 1, 2
+_LEAVING, _FAILED, _CLOSED = 1, 2, 3  # the low bits of that word; LEAVING is not decided yet
+_WHY, _FROM = 3, 2  # their mask, and by how much the number of that meeting is shifted
 # The reason why a rank has closed its group, as at the end of its program, is reported elsewhere.
 _NEWS_SECONDS = 3.0
+_DECIDED_SECONDS = 1e-3
 
 
 class Peer(NamedTuple):
@@ -98,6 +101,9 @@ class Slot:
         self._address = futex.address_of(log.arrivals) + 8 * self._first
         # Read in each call.
         self._sleepers = [(one.words, one.first + _ASLEEP) for one in peers]
+        self._gone = [(one.words, one.first + _GONE) for one in peers]
+        self._done = 0  # the last meeting to which all have come
+        self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
 
@@ -105,10 +111,44 @@ class Slot:
         """Stop all waits for this rank; any thread may call this."""
         if os.getpid() != self._pid:  # a child that the program has forked is no rank
             return
-        if not self._words[self._first + _GONE]:  # the first reason is the one that counts
-            self._words[self._first + _GONE] = why
+        with self._lock:
+            if not self._words[self._first + _GONE]:  # the first reason is the one that counts
+                self._words[self._first + _GONE] = why | (self._done + 1) << _FROM
         for turn in (0, 1):
             futex.wake(self._address + 8 * turn)
+
+    def _withdraw(self, number: int, all_have_come: Callable[[], bool]) -> bool:
+        """Leave while this rank sleeps in a meeting, unless all have come; return whether it left.
+
+        A rank that comes later must fail as well. So this one first writes that it is leaving, and
+        then looks once more, and a rank that comes writes its word first and then looks whether
+        another leaves (:meth:`_confirm`): one of the two sees the other. A rank that finds another
+        leaving waits for its decision.
+        """
+        place = self._first + _GONE
+        with self._lock:
+            if self._words[place]:
+                return True
+            self._words[place] = _LEAVING | number << _FROM
+            with futex.barrier:
+                pass
+            if all_have_come():
+                self._words[place] = 0
+                return False
+            self._words[place] = _FAILED | number << _FROM
+        self.leave()  # wakes the others
+        return True
+
+    def _confirm(self, operation: Operation, number: int) -> None:
+        """Raise if a rank has left a meeting to which all have come, among them this one."""
+        end = time.perf_counter() + _NEWS_SECONDS
+        own = self._words, self._first + _GONE
+        for words, place in (*self._gone, own):
+            while (gone := words[place]) and gone & _WHY != _CLOSED and gone >> _FROM <= number:
+                # The watcher gives this rank's own reason in a moment, as another its decision.
+                decided = gone & _WHY == _FAILED and words is not self._words
+                self._require_hope(operation, decided or time.perf_counter() > end)
+                time.sleep(_DECIDED_SECONDS)
 
     def close(self) -> None:
         """Leave for good."""
@@ -132,10 +172,16 @@ class Slot:
         operation: Operation,
         missing: list[Peer],
         turn: int,
+        number: int,
         has_come: Callable[[int], bool],
     ) -> None:
         """Return once all of ``missing`` have come, by the word that each has in place ``turn``."""
+
+        def all_have_come() -> bool:
+            return all(has_come(one.words[one.first + turn]) for one in missing)
+
         time_slice.shorten()
+        operation.withdraw = functools.partial(self._withdraw, number, all_have_come)
         operation.outside_mpi = True
         self._words[self._first + _ASLEEP] = 1
         with futex.barrier:
@@ -147,6 +193,7 @@ class Slot:
         finally:
             self._words[self._first + _ASLEEP] = 0
             operation.outside_mpi = False
+            operation.withdraw = None
 
     def _await(
         self,
@@ -173,7 +220,7 @@ class Slot:
 
     def _has_failed(self) -> bool:
         """Return whether one of the other ranks has given the communicator up."""
-        return any(one.words[one.first + _GONE] == _FAILED for one in self._peers)
+        return any(words[place] & _WHY == _FAILED for words, place in self._gone)
 
     def _require_hope(self, operation: Operation, is_vain: bool) -> None:
         """Raise if the wait is to end: given up here or elsewhere, or a rank has died."""
@@ -271,18 +318,25 @@ class Arrivals(Slot):
                     # Elsewhere, spinning would keep the GIL from a computing thread.
                     until = now + spinning.SECONDS if work.on_callers_thread else now
                 if now >= until:
-                    self._await_all(work, number, turn)
+                    self._await_all(work, turn)
+                    self._confirm(work, self.meetings)
+                    self._done = self.meetings
                     return all(words[place] == word for words, place in places)
                 spinning.give_way()
+        for words, place in self._gone:
+            if words[place]:
+                self._confirm(work, self.meetings)
+        self._done = self.meetings
         return True
 
-    def _await_all(self, work: Operation, number: int, turn: int) -> None:
+    def _await_all(self, work: Operation, turn: int) -> None:
         def has_come(word: int) -> bool:
             return word & _NUMBER == number
 
+        number = self.meetings & _NUMBER
         missing = [one for one in self._peers if not has_come(one.words[one.first + turn])]
         if missing:
-            self._sleep_until_come(work, missing, turn, has_come)
+            self._sleep_until_come(work, missing, turn, self.meetings, has_come)
 
 
 def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
