@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,13 +15,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI, RevokedError
+from torch_mpi4py import MPI, CommunicationError, RevokedError
 from torch_mpi4py.faults import comm_reaper, deadlines
 from torch_mpi4py.log import events
 
 from tests.ranks import GROUP_SECONDS, case
 from tests.torch_mpi4py.cases.collectives import same, total, values
-from tests.torch_mpi4py.helpers import raises
+from tests.torch_mpi4py.helpers import raises, still_works
 
 
 def start() -> None:
@@ -386,3 +387,26 @@ def case_default_arguments_of_torch_follow_the_current_group(rank, size):
         del tensor, summed
         # The watcher looks at this thread's frames ten times a second, and holds them meanwhile.
         assert comes_true(lambda group=group: group() is None), "something keeps a destroyed group"
+
+
+@case(sizes=(2,))
+def case_forked_child_does_not_take_the_place_of_its_rank(rank: int, size: int) -> None:
+    told, tell = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of threads that the child lacks
+        child = os.fork()
+    if child == 0:
+        text = "no error"
+        try:
+            dist.all_reduce(torch.full((1,), 100.0))
+        except CommunicationError as error:
+            text = str(error)
+        finally:
+            os.write(tell, text.encode())
+            os._exit(0)
+    os.close(tell)
+    with os.fdopen(told) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    assert "forked from a rank" in text, text
+    still_works()

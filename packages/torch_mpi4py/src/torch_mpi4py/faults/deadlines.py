@@ -167,10 +167,14 @@ def forget(runner: Runner) -> None:
     _runners.discard(runner)
 
 
+def runners() -> list[Runner]:
+    """Return all runners at whose calls the watcher looks."""
+    return list(_runners)  # copied in one go: other threads add and take away
+
+
 def under_way() -> Iterator[Operation]:
     """Yield the calls that this process is in, except those that end in the meantime."""
-    # Copied in one go: other threads add and take away.
-    running = [runner.running for runner in list(_runners)]
+    running = [runner.running for runner in runners()]
     for one in (*list(_single), *running):
         if one is not None and one.in_mpi:
             yield one

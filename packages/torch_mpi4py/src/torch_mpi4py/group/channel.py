@@ -273,3 +273,18 @@ def _as_communication_error(error: BaseException) -> CommunicationError:
     if isinstance(error, CommunicationError):
         return error
     return CommunicationError(f"{type(error).__name__}: {error}")
+
+
+def _fail_in_child() -> None:
+    """Make all channels unusable in a child that the program forks: it would stand in for its rank.
+
+    It shares the memory in which the ranks meet, and MPI's connections.
+    """
+    for runner in deadlines.runners():
+        if isinstance(runner, Channel) and runner.failure is None:
+            runner.failure = CommunicationError(
+                "this process was forked from a rank; only the rank itself can communicate"
+            )
+
+
+os.register_at_fork(after_in_child=_fail_in_child)
