@@ -89,7 +89,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
         function: for an exercise in the notebook; on the ranks each takes its own.
 
     Raises:
-        CheckError: if the ranks are still stuck in the function, or there are none.
+        CheckError: if the ranks are still stuck in the function, or there are too few.
         ClusterError: if a rank has died, or the cluster has ended.
     """
     if exercise.where == "engines":
@@ -262,6 +262,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
     """Return the ranks' joint result, the output, and what has to be renewed.
 
     Raises:
+        CheckError: if there are too few ranks.
         ClusterError: if a rank has died, or the cluster has ended, with the remedy.
     """
     from ipyranks import Cluster
@@ -275,6 +276,8 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
             "start_cluster(), then the one with your function"
         )
+    if cluster.n < exercise.ranks:
+        raise CheckError(_too_few_ranks(exercise, cluster))
     with StopButton() as button:
         names = (exercise.module, exercise.checker, exercise.function)
         cell = Cell.of_function(cluster, Limit(exercise.deadline), run_check.run_on_rank, *names)
@@ -295,6 +298,17 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             message = f"{interrupted}; their variables are kept"
             raise interruption(message, lost.getvalue().splitlines())
     return together(verdicts), cell.output.text("stdout", _LAST_LINES), lost.getvalue()
+
+
+def _too_few_ranks(exercise: Exercise, cluster: Cluster) -> str:
+    """What to do if an answer could be right without a message."""
+    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
+    way = "cluster.restart()" if again >= exercise.ranks else "start_cluster(4, replace=True)"
+    return (
+        f"{exercise.id} cannot be checked: it needs at least {exercise.ranks} ranks, and the "
+        f"cluster has only {cluster.n}; start more with {way}, then run the cell with your "
+        "function again"
+    )
 
 
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:

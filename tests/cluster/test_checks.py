@@ -227,6 +227,24 @@ def test_stop_button_after_a_shrink(checks, tmp_path, wait_until):
     assert "the ranks are 0 to 2" in error["evalue"]
 
 
+def test_one_rank_is_too_few(checks):
+    """An answer that sends nothing would be right there."""
+    checks.must("cluster.kill(1); cluster.kill(2)")
+    checks.must("cluster.shrink()")
+    checks.must("%%px\ndef total(comm):\n    return 1")
+    few = "90.total cannot be checked: it needs at least 2 ranks, and the cluster has only 1; "
+    then = ", then run the cell with your function again"
+    forget(checks)
+    error = checks.run("check('90.total')").error
+    assert error["evalue"] == f"{few}start more with cluster.restart(){then}"
+    checks.must("from ipyranks import start_cluster; start_cluster(1, replace=True)", within=100)
+    error = checks.run("check('90.total')").error
+    assert error["evalue"] == f"{few}start more with start_cluster(4, replace=True){then}"
+    assert tried(checks) == []
+    checks.must(unmarked(exercise_cell("10c.balanced_order")))  # it sends nothing
+    assert "right." in checks.must("check('10c.balanced_order')").text()
+
+
 # ---- where a person watches --------------------------------------------------------------------
 
 
