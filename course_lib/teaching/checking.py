@@ -326,6 +326,9 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     answers: dict[int, Any] = cell.answers()
     lines = [answers[rank].line for rank in cell.late if rank in answers]
     late = _too_long(exercise, cell.late, next(filter(None, lines), ""))
+    for rank, answer in answers.items():
+        if answer.kind == "out of time" and rank not in cell.late:  # nobody has interrupted it
+            answer.kind, answer.mistake = "raised", "it-raises"
     return [
         late if rank in cell.late and answer.kind != "raised" else answer
         for rank, answer in answers.items()
