@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from torch_mpi4py.board.rank_states import rank_list
 
@@ -181,7 +182,8 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
     printed = _LastPrinted()
     try:
-        with time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
+        stays, limited = _without_exit(), time_limit(exercise.deadline)
+        with stays, limited, contextlib.redirect_stdout(printed):
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
@@ -193,6 +195,20 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
     elif verdict.kind == "raised":
         verdict.text = f"your function raised {verdict.text}"
     return verdict, "".join(printed.getvalue().splitlines(keepends=True)[-_LAST_LINES:])
+
+
+def _without_exit() -> contextlib.AbstractContextManager[Any]:
+    """Have IPython's ``exit()`` raise: it would return, and end the kernel after the cell."""
+    from IPython import get_ipython
+
+    def refuse() -> None:
+        raise RuntimeError(
+            "exit() would end the notebook's kernel, not your function, and lose all variables: to "
+            "end a function early, return or raise an error"
+        )
+
+    shell: Any = get_ipython()
+    return contextlib.nullcontext() if shell is None else patch.object(shell, "ask_exit", refuse)
 
 
 @contextlib.contextmanager

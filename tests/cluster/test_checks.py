@@ -283,3 +283,18 @@ def test_stop_button_in_the_notebook(watched, tmp_path, wait_until):
     assert tried(watched) == ["90.double.tried"]
     watched.must("def double(x):\n    return 2 * x")
     assert "90.double: right." in watched.must("check('90.double')").text()
+
+
+def test_exit_and_input_in_an_answer_do_not_end_the_kernel(watched):
+    """``exit()`` would ask the notebook to end its kernel when the cell has ended."""
+    for call in ("exit()", "quit()"):
+        watched.must(f"def neighbours(rank, world_size):\n    {call}")
+        said = watched.must("check('00.neighbours')").text()
+        assert "raised RuntimeError: exit() would end the notebook's kernel, not your" in said, said
+        assert f"line 2: `{call}`" in said
+        assert watched.must("print(get_ipython().exit_now)").text() == "False\n"
+    watched.must("def neighbours(rank, world_size):\n    return input()")
+    asked = watched.client.execute("check('00.neighbours')", allow_stdin=False)
+    assert "raised StdinNotImplementedError: raw_input was" in watched.finish(asked).text()
+    asks_to_exit = "get_ipython().ask_exit.__func__.__name__"  # the shell's own method again
+    assert watched.must(f"print({asks_to_exit})").text() == "ask_exit\n"
