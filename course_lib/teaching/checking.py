@@ -49,10 +49,16 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
 
     Raises:
         UnknownExerciseError: if there is no such exercise.
-        CheckError: if the exercise runs on the ranks and no cluster is running.
+        CheckError: if the exercise runs on the ranks, and no cluster is running or it is too
+            small; if this is a rank.
     """
     global _checked
     exercise = find(id)
+    if _is_rank():
+        raise CheckError(
+            f"{exercise.id} is checked from the notebook, not on a rank: run check in a cell "
+            "without %%px"
+        )
     if deadline is not None:
         exercise = exercise._replace(deadline=deadline)
     if _checked:
@@ -67,6 +73,12 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     finally:
         _checked = ""
         class_record.checks("")
+
+
+def _is_rank() -> bool:
+    """Whether this process runs the cells of a rank, not of the notebook."""
+    engine = sys.modules.get("ipyparallel.engine.app")  # a notebook does not import it
+    return engine is not None and engine.IPEngine.initialized()
 
 
 def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:

@@ -186,6 +186,18 @@ def test_endless_answer_is_stopped(checks, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
+def test_check_on_a_rank_says_where_it_belongs(checks):
+    forget(checks)
+    for id in ("90.total", "90.double"):
+        know = "from course_lib.teaching import catalogue, check\ncatalogue.PACKAGES[1:] = [own]"
+        cell = know.replace("own", "'tests.teaching.own_exercises'") + f"\ncheck('{id}')"
+        said = checks.run(f"%%px\n{cell}").traceback
+        belongs = f"{id} is checked from the notebook, not on a rank: run check in a cell without "
+        assert f"CheckError: {belongs}%%px" in said
+        assert "no cluster" not in said
+    assert tried(checks) == []
+
+
 def test_rank_death_in_the_answer_is_reported(checks):
     checks.must(
         "%%px\nimport os\ndef total(comm):\n    if comm.rank == 1: os.kill(os.getpid(), 9)\n"
