@@ -60,6 +60,17 @@ def test_results(kernel):
     assert out.startswith("rank 0 = tensor([[0.],\n                 [0.]])\nrank 1 = tensor([[1.")
 
 
+def test_help_is_printed(kernel):
+    said = kernel.must("%%px --targets 0,2\ncomm.allreduce?\n'here?'").text()
+    for rank in (0, 2):
+        lines = [line for line in said.splitlines() if line.startswith(f"rank {rank}")]
+        assert any("Reduce to All" in line for line in lines), said
+        assert lines[-1] == f"rank {rank} = 'here?'"
+    assert "\x1b" not in said
+    source = kernel.must("%%px --targets 1\ntorch.optim.SGD.step??").text()
+    assert "rank 1 |     def step(self, closure=None):" in source
+
+
 def test_figures_are_in_rank_order(kernel):
     cell = """
         from IPython.display import SVG, display
