@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from torch_mpi4py.board.rank_states import rank_list
 
@@ -48,10 +49,16 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
 
     Raises:
         UnknownExerciseError: if there is no such exercise.
-        CheckError: if the exercise runs on the ranks and no cluster is running.
+        CheckError: if the exercise runs on the ranks, and no cluster is running or it is too
+            small; if this is a rank.
     """
     global _checked
     exercise = find(id)
+    if _is_rank():
+        raise CheckError(
+            f"{exercise.id} is checked from the notebook, not on a rank: run check in a cell "
+            "without %%px"
+        )
     if deadline is not None:
         exercise = exercise._replace(deadline=deadline)
     if _checked:
@@ -66,6 +73,12 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     finally:
         _checked = ""
         class_record.checks("")
+
+
+def _is_rank() -> bool:
+    """Whether this process runs the cells of a rank, not of the notebook."""
+    engine = sys.modules.get("ipyparallel.engine.app")  # a notebook does not import it
+    return engine is not None and engine.IPEngine.initialized()
 
 
 def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
@@ -89,7 +102,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
         function: for an exercise in the notebook; on the ranks each takes its own.
 
     Raises:
-        CheckError: if the ranks are still stuck in the function, or there are none.
+        CheckError: if the ranks are still stuck in the function, or there are too few.
         ClusterError: if a rank has died, or the cluster has ended.
     """
     if exercise.where == "engines":
@@ -181,7 +194,8 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
     printed = _LastPrinted()
     try:
-        with time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
+        stays, limited = _without_exit(), time_limit(exercise.deadline)
+        with stays, limited, contextlib.redirect_stdout(printed):
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
@@ -193,6 +207,20 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
     elif verdict.kind == "raised":
         verdict.text = f"your function raised {verdict.text}"
     return verdict, "".join(printed.getvalue().splitlines(keepends=True)[-_LAST_LINES:])
+
+
+def _without_exit() -> contextlib.AbstractContextManager[Any]:
+    """Have IPython's ``exit()`` raise: it would return, and end the kernel after the cell."""
+    from IPython import get_ipython
+
+    def refuse() -> None:
+        raise RuntimeError(
+            "exit() would end the notebook's kernel, not your function, and lose all variables: to "
+            "end a function early, return or raise an error"
+        )
+
+    shell: Any = get_ipython()
+    return contextlib.nullcontext() if shell is None else patch.object(shell, "ask_exit", refuse)
 
 
 @contextlib.contextmanager
@@ -262,6 +290,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
     """Return the ranks' joint result, the output, and what has to be renewed.
 
     Raises:
+        CheckError: if there are too few ranks.
         ClusterError: if a rank has died, or the cluster has ended, with the remedy.
     """
     from ipyranks import Cluster
@@ -275,6 +304,8 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
             "start_cluster(), then the one with your function"
         )
+    if cluster.n < exercise.ranks:
+        raise CheckError(_too_few_ranks(exercise, cluster))
     with StopButton() as button:
         names = (exercise.module, exercise.checker, exercise.function)
         cell = Cell.of_function(cluster, Limit(exercise.deadline), run_check.run_on_rank, *names)
@@ -297,6 +328,17 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
     return together(verdicts), cell.output.text("stdout", _LAST_LINES), lost.getvalue()
 
 
+def _too_few_ranks(exercise: Exercise, cluster: Cluster) -> str:
+    """What to do if an answer could be right without a message."""
+    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
+    way = "cluster.restart()" if again >= exercise.ranks else "start_cluster(4, replace=True)"
+    return (
+        f"{exercise.id} cannot be checked: it needs at least {exercise.ranks} ranks, and the "
+        f"cluster has only {cluster.n}; start more with {way}, then run the cell with your "
+        "function again"
+    )
+
+
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:
     """Return each rank's verdict, however a late one reacted to the interrupt.
 
@@ -312,6 +354,9 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     answers: dict[int, Any] = cell.answers()
     lines = [answers[rank].line for rank in cell.late if rank in answers]
     late = _too_long(exercise, cell.late, next(filter(None, lines), ""))
+    for rank, answer in answers.items():
+        if answer.kind == "out of time" and rank not in cell.late:  # nobody has interrupted it
+            answer.kind, answer.mistake = "raised", "it-raises"
     return [
         late if rank in cell.late and answer.kind != "raised" else answer
         for rank, answer in answers.items()

@@ -109,7 +109,8 @@ def as_mistake(name: str, /, **fields: Any) -> Iterator[None]:
 class Exercise(NamedTuple):
     """The description of an exercise, available without running anything.
 
-    ``deadline``: seconds that the whole check may take.
+    ``deadline``: seconds that the whole check may take. ``ranks``: how many its check needs at
+    least, if it runs on them.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Exercise(NamedTuple):
     deadline: float
     module: str
     checker: str
+    ranks: int
 
 
 def exercise(
@@ -128,8 +130,12 @@ def exercise(
     where: Where,
     hints: list[str],
     deadline: float = DEADLINE_SECONDS,
+    ranks: int = 2,
 ) -> Callable[[Callable], Callable]:
     """Mark a function as the check of exercise ``id``; see the module's text.
+
+    On one rank, an answer that sends nothing would be right: set ``ranks=1`` only if the function
+    does not communicate.
 
     Raises:
         ValueError: if ``where`` is unknown or there are not three hints.
@@ -141,7 +147,7 @@ def exercise(
 
     def mark(check: Callable) -> Callable:
         check.exercise = Exercise(  # type: ignore[attr-defined]
-            id, function, where, tuple(hints), deadline, check.__module__, check.__name__
+            id, function, where, tuple(hints), deadline, check.__module__, check.__name__, ranks
         )
         return check
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
-from .judges.failures import is_own, was_kept_waiting
+from .judges.failures import StandIn, in_full, is_own, was_kept_waiting
 from .judges.trials import named
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class CheckResult:
             (the learner's function did), "freed" (only because another rank had given up),
             "out of time", "impossible" (something is missing, such as ranks), or "broken" (the
             check itself failed).
-        text: for the learner; of a broken check the traceback.
+        text: for the learner; of a broken check the traceback; where the time is over, what was
+            raised to end the function.
         mistake: the mistake's name.
         line: where the learner's function raised, or was when its time was over, as
             ``line 3: `x = 1 / 0```; empty if it did not.
@@ -107,8 +108,11 @@ def _result(
     except out_of_time as error:
         if tried.error is not None:
             return tried.raised(tried.error)
-        return CheckResult("out of time", line=tried.line_of(error))
-    except Exception as error:
+        # The text is for an answer that has raised it itself.
+        return CheckResult("out of time", in_full(error), line=tried.line_of(error))
+    except KeyboardInterrupt:
+        raise  # the stop button
+    except BaseException as error:
         if _NO_PROCESS_GROUP in f"{error}":
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         if tried.error is not None:
@@ -158,16 +162,18 @@ class _Tried:
                 raise  # the stub
             self.last = error  # PyTorch or MPI: there was an attempt
             self._note(error)
-            raise RuntimeError(f"NotImplementedError: {error}") from error
-        except SystemExit as error:  # by sys.exit(): it would end the check, and its cell
-            self.last = error
-            self._note(error)
-            raise RuntimeError(f"SystemExit: {error}") from error
+            raise StandIn(in_full(error)) from error
         except Exception as error:
             self.last = error
             if is_own(error):
                 self._note(error)
             raise
+        except (KeyboardInterrupt, OutOfTimeError):  # it is stopped
+            raise
+        except BaseException as error:  # by sys.exit(), say: it would end the check, and its cell
+            self.last = error
+            self._note(error)
+            raise StandIn(in_full(error)) from error
 
     def _note(self, error: BaseException) -> None:
         if self.error is None:
@@ -177,7 +183,7 @@ class _Tried:
         """Return the result of a function that raised ``error``."""
         if _NO_PROCESS_GROUP in f"{error}":
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = in_full(error)
         if error is self.error and self.asked:
             text += f", called with {self.asked}"
         return CheckResult("raised", text, "it-raises", self.line_of(error))
@@ -213,8 +219,8 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
         if verdict is None:
             # The notebook interrupts its ranks when the deadline has passed.
             verdict = run(module, checker, function, (KeyboardInterrupt,))
-    except KeyboardInterrupt:  # between two steps of ours
-        verdict = CheckResult("out of time")
+    except KeyboardInterrupt as error:  # between two steps of ours
+        verdict = CheckResult("out of time", in_full(error))
     finally:
         comm.timeout = before
     verdict.reset |= verdict.kind == "out of time" or _is_spoiled(comm)

@@ -186,6 +186,18 @@ def test_endless_answer_is_stopped(checks, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
+def test_check_on_a_rank_says_where_it_belongs(checks):
+    forget(checks)
+    for id in ("90.total", "90.double"):
+        know = "from course_lib.teaching import catalogue, check\ncatalogue.PACKAGES[1:] = [own]"
+        cell = know.replace("own", "'tests.teaching.own_exercises'") + f"\ncheck('{id}')"
+        said = checks.run(f"%%px\n{cell}").traceback
+        belongs = f"{id} is checked from the notebook, not on a rank: run check in a cell without "
+        assert f"CheckError: {belongs}%%px" in said
+        assert "no cluster" not in said
+    assert tried(checks) == []
+
+
 def test_rank_death_in_the_answer_is_reported(checks):
     checks.must(
         "%%px\nimport os\ndef total(comm):\n    if comm.rank == 1: os.kill(os.getpid(), 9)\n"
@@ -227,6 +239,24 @@ def test_stop_button_after_a_shrink(checks, tmp_path, wait_until):
     assert "the ranks are 0 to 2" in error["evalue"]
 
 
+def test_one_rank_is_too_few(checks):
+    """An answer that sends nothing would be right there."""
+    checks.must("cluster.kill(1); cluster.kill(2)")
+    checks.must("cluster.shrink()")
+    checks.must("%%px\ndef total(comm):\n    return 1")
+    few = "90.total cannot be checked: it needs at least 2 ranks, and the cluster has only 1; "
+    then = ", then run the cell with your function again"
+    forget(checks)
+    error = checks.run("check('90.total')").error
+    assert error["evalue"] == f"{few}start more with cluster.restart(){then}"
+    checks.must("from ipyranks import start_cluster; start_cluster(1, replace=True)", within=100)
+    error = checks.run("check('90.total')").error
+    assert error["evalue"] == f"{few}start more with start_cluster(4, replace=True){then}"
+    assert tried(checks) == []
+    checks.must(unmarked(exercise_cell("10c.balanced_order")))  # it sends nothing
+    assert "right." in checks.must("check('10c.balanced_order')").text()
+
+
 # ---- where a person watches --------------------------------------------------------------------
 
 
@@ -265,3 +295,18 @@ def test_stop_button_in_the_notebook(watched, tmp_path, wait_until):
     assert tried(watched) == ["90.double.tried"]
     watched.must("def double(x):\n    return 2 * x")
     assert "90.double: right." in watched.must("check('90.double')").text()
+
+
+def test_exit_and_input_in_an_answer_do_not_end_the_kernel(watched):
+    """``exit()`` would ask the notebook to end its kernel when the cell has ended."""
+    for call in ("exit()", "quit()"):
+        watched.must(f"def neighbours(rank, world_size):\n    {call}")
+        said = watched.must("check('00.neighbours')").text()
+        assert "raised RuntimeError: exit() would end the notebook's kernel, not your" in said, said
+        assert f"line 2: `{call}`" in said
+        assert watched.must("print(get_ipython().exit_now)").text() == "False\n"
+    watched.must("def neighbours(rank, world_size):\n    return input()")
+    asked = watched.client.execute("check('00.neighbours')", allow_stdin=False)
+    assert "raised StdinNotImplementedError: raw_input was" in watched.finish(asked).text()
+    asks_to_exit = "get_ipython().ask_exit.__func__.__name__"  # the shell's own method again
+    assert watched.must(f"print({asks_to_exit})").text() == "ask_exit\n"

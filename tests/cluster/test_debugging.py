@@ -97,12 +97,16 @@ def test_pxdebug_without_input_raises_one_clear_error(failed):
     [
         ("", "give the rank to look into, like %pxdebug 2"),
         ("0,2", "give the rank to look into, like %pxdebug 2"),
-        ("4", "the ranks are 0 to 3"),
+        ("all", "give the rank to look into, like %pxdebug 2"),
+        ("x", "give the rank to look into, like %pxdebug 2"),
+        ("4", "%pxdebug 4: the ranks are 0 to 3"),
         ("1", "rank 1 has no error to look into"),
     ],
 )
 def test_pxdebug_rejects_rank_without_an_error(failed, line, wrong):
-    assert wrong in failed.run(f"%pxdebug {line}").error["evalue"]
+    said = failed.run(f"%pxdebug {line}").error["evalue"]
+    assert wrong in said
+    assert "--targets" not in said
 
 
 def test_pxdebug_rejects_a_syntax_error(kernel):

@@ -60,6 +60,17 @@ def test_results(kernel):
     assert out.startswith("rank 0 = tensor([[0.],\n                 [0.]])\nrank 1 = tensor([[1.")
 
 
+def test_help_is_printed(kernel):
+    said = kernel.must("%%px --targets 0,2\ncomm.allreduce?\n'here?'").text()
+    for rank in (0, 2):
+        lines = [line for line in said.splitlines() if line.startswith(f"rank {rank}")]
+        assert any("Reduce to All" in line for line in lines), said
+        assert lines[-1] == f"rank {rank} = 'here?'"
+    assert "\x1b" not in said
+    source = kernel.must("%%px --targets 1\ntorch.optim.SGD.step??").text()
+    assert "rank 1 |     def step(self, closure=None):" in source
+
+
 def test_figures_are_in_rank_order(kernel):
     cell = """
         from IPython.display import SVG, display
@@ -101,6 +112,21 @@ def test_noblock_returns_pending_results(kernel):
     assert kernel.must("print(len(pending.get()))").text() == "4\n"
     kernel.must(px("1 / 0", "--noblock"))
     assert kernel.run("%pxresult").error["ename"] == "RemoteCellError"
+
+
+def test_options_of_a_line(kernel):
+    here = "'rank' in globals()"
+    assert kernel.must("%px --targets 0,2 print(rank)").text() == "rank 0 | 0\nrank 2 | 2\n"
+    both = kernel.must("%px --limit=5 --targets=1:3  rank - -rank").text()
+    assert both == "rank 1 = 2\nrank 2 = 4\n"
+    assert kernel.must("%px --noblock --targets 0 print('later')").text() == ""
+    assert kernel.must("%pxresult").text() == "rank 0 | later\n"
+    local = kernel.must(f"%px --local --targets 0 print({here})").text()
+    assert local == "False\nrank 0 | True\n"
+    assert kernel.must("%px --targets 0 text = '--local'; text").text() == "rank 0 = '--local'\n"
+    assert kernel.must("%px --targets 3 --rank").text() == "rank 3 = 3\n"
+    error = kernel.run("%px --targets 9 print(rank)").error
+    assert error["evalue"] == "--targets 9: the ranks are 0 to 3"
 
 
 def test_local_runs_here_too(kernel):
@@ -203,6 +229,23 @@ def test_px_below_the_first_line_is_rejected(kernel, cell):
     assert error["traceback"] == [f"ClusterError: {error['evalue']}"]
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%px\nprint('first')\n%%px --targets 0\nprint('second')",
+        "%%px\n\n%%px --targets 0\nprint('second')",
+        "\n  %%px\n  if rank:\n      %%px --targets 0\n      print('second')",
+    ],
+)
+def test_second_px_in_a_cell_is_rejected(kernel, cell):
+    out = kernel.run(cell)
+    assert out.traceback == (
+        "ClusterError: this cell has begun with `%%px`: put the second `%%px --targets 0` and what "
+        "follows it into a cell of their own"
+    )
+    assert out.text() == ""
+
+
 def test_other_cell_magic_below_the_first_line_is_rejected(kernel):
     error = kernel.run("# how long?\n%%time\n1 + 1").error
     assert error["evalue"].endswith("move the line `%%time` to the top")
@@ -221,6 +264,9 @@ def test_other_cell_magic_below_the_first_line_is_rejected(kernel):
         ("%%capture said\n%%px\nprint(1)", ""),
         ("%%px --targets 0\n%%capture said\nprint(1)", ""),
         ("print('%%px')", "%%px\n"),
+        ("%%px --targets 0\nprint('''\n%%px''')", "rank 0 |\nrank 0 | %%px\n"),
+        ("%%px --targets 0\n%%bash\n: '\n%%px'", ""),
+        ("%%bash\n: '\n%%px'", ""),
         ("print(5 \\\n% 3)", "2\n"),
     ],
 )

@@ -104,6 +104,34 @@ def test_an_exit_is_shown_with_its_line(told) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("raised", "named"),
+    [
+        ("BaseException('b')", "BaseException: b"),
+        ("GeneratorExit", "GeneratorExit"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("KeyboardInterrupt('stop')", "KeyboardInterrupt: stop"),
+    ],
+)
+def test_an_exception_that_is_no_error_is_shown_too(told, raised, named) -> None:
+    said = told(f"def total(comm):\n    raise {raised}", deadline=8)
+    assert said.splitlines()[0] == (
+        f"90.total: not yet: on rank 0 your function raised {named}. "
+        f"It happened in line 2: `raise {raised}` (it-raises)"
+    )
+
+
+def test_interrupt_of_one_rank_by_itself_explains_the_waiting_of_others(told) -> None:
+    code = (
+        "def total(comm):\n    if comm.rank == 1:\n        raise KeyboardInterrupt\n"
+        "    return comm.allreduce(0)"
+    )
+    assert told(code, deadline=4).splitlines()[0] == (
+        "90.total: not yet: on rank 1 your function raised KeyboardInterrupt. "
+        "It happened in line 3: `raise KeyboardInterrupt` (it-raises)"
+    )
+
+
 def test_exception_is_shown_before_wrong_results_of_others(told) -> None:
     said = told("def total(comm):\n    return [].pop() if comm.rank == 1 else comm.rank")
     assert said == (
@@ -326,6 +354,23 @@ def test_stopped_check_is_reported_in_one_sentence(capsys) -> None:
         said_of(capsys, stopped)
     shown = ["KeyboardInterrupt: the check of 90.double was interrupted"]
     assert stop.value._render_traceback_() == shown
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("raised", [SystemExit, GeneratorExit, BaseException])
+def test_an_exception_that_is_no_error_in_the_notebook(capsys, raised) -> None:
+    def double(x):
+        raise raised("bye")
+
+    named = f"your function raised {raised.__name__}: bye, called with x=4. It happened in line "
+    assert f"90.double: not yet: {named}" in said_of(capsys, double)
+
+    def neighbours(rank, world_size):
+        raise raised("bye")
+
+    check("00.neighbours", neighbours)
+    assert f"raised {raised.__name__}: bye" in (said := capsys.readouterr().out)
+    assert "RuntimeError" not in said
 
 
 @pytest.mark.usefixtures("own_exercises")

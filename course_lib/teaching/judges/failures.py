@@ -14,6 +14,10 @@ from ..exercise import WrongAnswer, staged
 Errors = Sequence[BaseException | None]
 
 
+class StandIn(RuntimeError):
+    """An exception of the learner's that the check could not handle; its text is ``in_full``."""
+
+
 def was_kept_waiting(error: BaseException | None) -> bool:
     """Return whether ``error`` only says that others did not come."""
     return type(error).__name__ in ("DeadlineError", "RevokedError", "StuckError")
@@ -62,9 +66,16 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
         ) from error
 
 
+def in_full(error: BaseException) -> str:
+    """Return the error's kind and its text, if it has one."""
+    if isinstance(error, StandIn):
+        return f"{error}"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
 def in_one_line(error: BaseException) -> str:
     """Return the error's kind and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return in_full(error).splitlines()[0]
 
 
 def need_training_mode(training: bool) -> None:

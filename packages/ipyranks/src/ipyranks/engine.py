@@ -25,7 +25,7 @@ from .engine_exit import (
     look_after_children,
 )
 from .exchange import KeeperClient
-from .rank_functions import describe, lost_flags, namespace, read_label
+from .rank_functions import describe, lost_flags, namespace, print_help, read_label
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
@@ -144,6 +144,7 @@ def _engine_class() -> Any:
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
+            print_help(shell)
             stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only end with the help of this one.

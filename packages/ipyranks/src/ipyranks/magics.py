@@ -11,7 +11,7 @@ import re
 import signal
 import tokenize
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,10 @@ from .stop_button import StopButton, interruption
 
 _CELL_MAGIC = re.compile(r"(%%\w+).*")
 _STARVED = 0.6  # of the limit; ranks that share cores only with each other wait less
-_LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
+# The options of ``%px``, which begin its line; whatever follows is code.
+_OPTIONS_OF_A_LINE = re.compile(
+    r"(?:\s*--(?:(?:limit|targets)(?:=|\s+)\S+|local|noblock)(?=\s|$))*\s*"
+)
 
 
 class RankMagics(ParallelMagics):
@@ -80,12 +83,15 @@ class RankMagics(ParallelMagics):
 
     @no_var_expand
     def px(self, line: str = "") -> Any:
-        """Run the line on all ranks; ``%px --limit SECONDS CODE`` as for ``%%px``."""
-        args = self.cell_px.parser.parse_argstring("")
-        given = _LIMIT_OF_A_LINE.match(line)
-        if given:
-            args.limit, line = given[1], line[given.end() :]
-        return self._run(line, args)
+        """Run the line on all ranks.
+
+        ``--limit``, ``--targets``, ``--local`` and ``--noblock`` are as for ``%%px``, and come
+        before the code: ``%px --limit SECONDS CODE``.
+        """
+        given = _OPTIONS_OF_A_LINE.match(line)
+        assert given is not None  # it also fits a line without options
+        args = self.cell_px.parser.parse_argstring(given[0])
+        return self._run(line[given.end() :], args)
 
     @magic_arguments()
     @output_args
@@ -107,10 +113,14 @@ class RankMagics(ParallelMagics):
         ``h`` lists all commands, ``q`` leaves. Any other line is run as Python. No rank waits
         meanwhile.
         """
-        ranks = parse_targets(line, self.cluster.n) if line.strip() else []
-        if len(ranks) != 1:
-            raise ClusterError("give the rank to look into, like %pxdebug 2")
-        PostMortemPrompt(self.cluster, ranks[0], partial(self._call, ranks[0])).run()
+        n = self.cluster.n
+        try:
+            rank = range(n)[int(line)]
+        except ValueError:
+            raise ClusterError("give the rank to look into, like %pxdebug 2") from None
+        except IndexError:
+            raise ClusterError(f"%pxdebug {line.strip()}: the ranks are 0 to {n - 1}") from None
+        PostMortemPrompt(self.cluster, rank, partial(self._call, rank)).run()
 
     def _call(self, rank: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of a function on a rank, with the limit of a cell."""
@@ -266,20 +276,46 @@ def require_first_line(lines: list[str]) -> list[str]:
         ClusterError: if a cell magic is where IPython would treat it as a line magic.
     """
     if lines and lines[0].startswith("%%"):
-        return lines  # anything may follow below the magic
-    for tokens in make_tokens_by_line(lines):  # text inside a string begins no such line
-        first = next((t for t in tokens if t.type not in (tokenize.INDENT, tokenize.DEDENT)), None)
-        found = first and _CELL_MAGIC.match(first.line[first.start[1] :])
-        if found:
-            raise ClusterError(
-                f"`{found[1]}` has to be the first line of its cell, even above comments: "
-                f"move the line `{found[0].rstrip()}` to the top"
-            )
+        _require_one_px(lines)
+        return lines
+    for found in _cell_magics(lines):
+        raise ClusterError(
+            f"`{found[1]}` has to be the first line of its cell, even above comments: "
+            f"move the line `{found[0].rstrip()}` to the top"
+        )
     return lines
 
 
 # So IPython does not call it to see whether the input is complete.
 require_first_line.has_side_effects = True  # type: ignore[attr-defined]
+
+
+def _require_one_px(lines: list[str]) -> None:
+    """Raise ClusterError if a cell that begins with ``%%px`` has a second ``%%px``.
+
+    Below any other magic, even one below ``%%px``, there may be any text.
+    """
+    top, *code = lines
+    if top.split()[0] != "%%px":
+        return
+    text = "".join(code).lstrip()
+    if text.startswith("%%") and text.split()[0] != "%%px":
+        return
+    for found in _cell_magics(code):
+        if found[1] == "%%px":
+            raise ClusterError(
+                f"this cell has begun with `{top.rstrip()}`: put the second "
+                f"`{found[0].rstrip()}` and what follows it into a cell of their own"
+            )
+
+
+def _cell_magics(lines: list[str]) -> Iterator[re.Match[str]]:
+    """Find the lines of code that begin with a cell magic: the whole line, and the magic."""
+    for tokens in make_tokens_by_line(lines):  # text inside a string begins no such line
+        first = next((t for t in tokens if t.type not in (tokenize.INDENT, tokenize.DEDENT)), None)
+        found = first and _CELL_MAGIC.match(first.line[first.start[1] :])
+        if found:
+            yield found
 
 
 def activate(shell: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from IPython import get_ipython
 
 if TYPE_CHECKING:
     import torch
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 # ---- who it is ------------------------------------------------------------------------------
 
@@ -94,6 +97,16 @@ def complete(token: str) -> list[str]:
     if "." in token:
         return list(dict.fromkeys(completer.attr_matches(token)))
     return list(dict.fromkeys(completer.global_matches(token)))
+
+
+def print_help(shell: Any) -> None:
+    """Have ``comm.recv?`` print what it finds: a rank has no pager to show it in."""
+
+    def show(self: Any, found: Any, *_: Any, **__: Any) -> None:
+        text = found["text/plain"] if isinstance(found, dict) else found
+        print(_COLOURS.sub("", text))
+
+    shell.set_hook("show_in_pager", show)
 
 
 def make_label(number: int, run: str) -> str:
