@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from torch_mpi4py.board.rank_states import rank_list
 
@@ -194,8 +193,8 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
     printed = _LastPrinted()
     try:
-        stays, limited = _without_exit(), time_limit(exercise.deadline)
-        with stays, limited, contextlib.redirect_stdout(printed):
+        limited = time_limit(exercise.deadline)
+        with _without_exit(), limited, contextlib.redirect_stdout(printed):
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
@@ -209,7 +208,8 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
     return verdict, "".join(printed.getvalue().splitlines(keepends=True)[-_LAST_LINES:])
 
 
-def _without_exit() -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _without_exit() -> Iterator[None]:
     """Have IPython's ``exit()`` raise: it would return, and end the kernel after the cell."""
     from IPython import get_ipython
 
@@ -220,7 +220,14 @@ def _without_exit() -> contextlib.AbstractContextManager[Any]:
         )
 
     shell: Any = get_ipython()
-    return contextlib.nullcontext() if shell is None else patch.object(shell, "ask_exit", refuse)
+    if shell is None:
+        yield
+        return
+    shell.ask_exit = refuse
+    try:
+        yield
+    finally:
+        del shell.ask_exit  # the class has the usual one
 
 
 @contextlib.contextmanager
