@@ -317,6 +317,84 @@ def test_interrupt_frees_ranks_that_wait_for_a_message(kernel, wait_until, tmp_p
     assert kernel.must("%px comm.allreduce(1), kept").text().startswith("rank 0 = (4, 0)\n")
 
 
+def test_a_cell_can_await(kernel):
+    cell = """
+        import asyncio
+        async def later(x):
+            await asyncio.sleep(0.01)
+            return x
+        lock = asyncio.Lock()
+        async with lock:
+            print(await asyncio.gather(later(rank), later(comm.allreduce(1))))
+        await later(rank)
+    """
+    expected = "".join(f"rank {r} | [{r}, 4]\nrank {r} = {r}\n" for r in range(4))
+    for _ in range(2):
+        assert sorted(kernel.must(px(cell)).text().splitlines()) == sorted(expected.splitlines())
+    out = kernel.run(px("x = 1\nawait later(1 / rank)"))
+    assert out.error["evalue"] == "rank 0: ZeroDivisionError: division by zero"
+    assert "line 3" in out.traceback
+    assert "asyncio" not in out.traceback
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "await asyncio.sleep(100)",
+        "await asyncio.gather(asyncio.sleep(100), asyncio.sleep(90))",
+        "await later(1); time.sleep(100)",
+        "await asyncio.gather(blocked(), asyncio.sleep(100))",
+        "await later(1); comm.recv(source=rank)",
+    ],
+)
+def test_an_awaiting_cell_ends_at_its_limit(kernel, wait):
+    kernel.must(
+        px("""
+            import asyncio, time
+            async def later(x):
+                await asyncio.sleep(0.01)
+                return x
+            async def blocked():
+                time.sleep(100)
+        """)
+    )
+    cell = f"try:\n    {wait}\nexcept KeyboardInterrupt as end:\n    why = end\n    raise"
+    out = kernel.run(px(cell, "--limit 2"), within=40)
+    assert out.error["ename"] == "HangError"
+    assert "are free again" in out.traceback
+    after = "%px type(why), len(asyncio.all_tasks()), await later(rank)"
+    left = "(KeyboardInterrupt, 1, {})"  # that cell's own task
+    assert kernel.must(after).text() == "".join(f"rank {r} = {left.format(r)}\n" for r in range(4))
+    kernel.must("%px del why")
+    assert kernel.must("%px rank").text() == "".join(f"rank {r} = {r}\n" for r in range(4))
+
+
+def test_an_awaiting_cell_can_be_interrupted(kernel, wait_until, tmp_path):
+    cell = f"""
+        import asyncio, pathlib
+        pathlib.Path(r"{tmp_path}", str(rank)).touch()
+        await asyncio.sleep(100)
+    """
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=30)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted on all ranks" in out.traceback
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+
+
+def test_every_error_of_a_rank_reaches_the_notebook(kernel):
+    """Here one of ipykernel's own, which lacks a thread to await in its own loop."""
+    kernel.must("%px own_loop = get_ipython().loop_runner; import asyncio")
+    kernel.must("%px get_ipython().run_line_magic('autoawait', 'asyncio')")
+    out = kernel.run("%px await asyncio.sleep(0)", within=30)
+    assert out.error["evalue"].startswith("rank 0: AttributeError: 'NoneType' object")
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+    kernel.must("%px get_ipython().loop_runner = own_loop")
+    assert kernel.must("%px await asyncio.sleep(0, rank)").text().startswith("rank 0 = 0\n")
+
+
 def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
     code = """
         import os

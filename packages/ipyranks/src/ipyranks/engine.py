@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import stack_dump
+from . import awaiting, stack_dump
 from .breakpoints import Breakpoints
 from .engine_exit import (
     as_a_death,
@@ -144,6 +144,7 @@ def _engine_class() -> Any:
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
+            awaiting.own_loop(shell)
             stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only end with the help of this one.
@@ -173,6 +174,9 @@ def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
         try:
             reply = await execute(*args, **kwargs)
             return reply
+        except BaseException as error:  # without a reply, the notebook would lose this rank
+            reply = _error_reply(kernel, error)
+            return reply
         finally:
             breakpoints.end_cell()
             end_forked_child(engine, reply)
@@ -181,6 +185,21 @@ def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
             heartbeat.end_cell(outcome, lost_flags())
 
     kernel.do_execute = do_execute
+
+
+def _error_reply(kernel: Any, error: BaseException) -> dict:
+    """The reply to a cell that ended by an error outside of the cell's own code."""
+    kernel.shell.showtraceback()
+    return {
+        "status": "error",
+        "ename": type(error).__name__,
+        "evalue": str(error),
+        "traceback": kernel.shell._last_traceback or [],
+        "engine_info": kernel.get_engine_info(method="execute"),
+        "execution_count": kernel.shell.execution_count - 1,
+        "user_expressions": {},
+        "payload": [],
+    }
 
 
 def _abort_nothing(kernel: Any) -> None:
