@@ -395,6 +395,30 @@ def test_every_error_of_a_rank_reaches_the_notebook(kernel):
     assert kernel.must("%px await asyncio.sleep(0, rank)").text().startswith("rank 0 = 0\n")
 
 
+def test_a_value_of_a_class_of_the_ranks_is_an_error_in_the_notebook(kernel):
+    define = "class Net:\n    width = 3\nnet = Net()"
+    kernel.must(px(define))
+    out = kernel.run("cluster.view['net']", within=30)
+    says = "this value can't be brought to the notebook: its Net is only defined on the ranks"
+    assert says in out.error["evalue"]
+    assert f"{says}; run the cell that defines it with %%px --local" in out.traceback
+    assert kernel.must("print(len(cluster.client.outstanding))").text() == "0\n"
+    kernel.must(px(define, "--local"))
+    assert kernel.must("print([net.width for net in cluster.view['net']])").text() == (
+        "[3, 3, 3, 3]\n"
+    )
+    refuse = """
+        class Refuses:
+            def __reduce__(self):
+                return int, ("x",)
+        refuses = Refuses()
+    """
+    kernel.must(px(refuse))
+    out = kernel.run("cluster.client[1].pull('refuses', block=True)", within=30)
+    assert "brought to the notebook: ValueError: invalid literal" in out.error["evalue"]
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+
+
 def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
     code = """
         import os
