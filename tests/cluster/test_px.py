@@ -419,6 +419,23 @@ def test_a_value_of_a_class_of_the_ranks_is_an_error_in_the_notebook(kernel):
     assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
 
 
+@pytest.mark.parametrize(
+    ("program", "status", "says"),
+    [("print(world.size, world.allreduce(1))", 0, "1 1\n"), ("world.Abort(3)", 3, "")],
+)
+def test_mpi_in_a_program_that_a_cell_starts_is_its_own(kernel, program, status, says):
+    cell = f"""
+        import subprocess, sys
+        program = "from mpi4py import MPI; world = MPI.COMM_WORLD; {program}"
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=40)
+        ended.returncode, ended.stdout, comm.allreduce(1)
+    """
+    for _ in range(2):
+        out = kernel.must(px(cell)).text()
+        assert out == "".join(f"rank {r} = {(status, says, 4)}\n" for r in range(4))
+
+
 def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
     code = """
         import os
