@@ -199,6 +199,17 @@ def test_two_deaths_at_once_then_the_controller_dies(four, traces, wait_until):
     prepare(four)
 
 
+@pytest.mark.parametrize("cell", ["comm.Abort()", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_death_of_all_ranks_advises_only_a_restart(four, cell):
+    out = four.run(px(f"import os, signal\n{cell}"))
+    assert re.search(r"ranks 0, 1(, 2, 3)? died", out.traceback), out.traceback
+    assert "No rank is left; cluster.restart() starts fresh ones." in out.traceback
+    assert "shrink" not in out.traceback
+    assert "shrink" not in four.run("%px rank").error["evalue"]
+    four.must("cluster.restart();", within=100)
+    prepare(four)
+
+
 def test_death_without_fault_tolerance_needs_a_restart(mpich, monkeypatch, traces, wait_until):
     from ipyranks import ClusterError, start_cluster
 

@@ -71,7 +71,14 @@ def kernel(new_kernel, mpich, monkeypatch, traces):
     return started
 
 
+A_PROGRAM = "'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'"
+
+
 def test_other_mpi_gives_same_reports_and_restarts(kernel, wait_until):
+    start = f"subprocess.check_output([sys.executable, '-c', {A_PROGRAM}], timeout=40)"
+    out = kernel.must(f"%%px\nimport subprocess, sys\n{start}, comm.allreduce(1)")
+    assert out.text() == "".join(f"rank {rank} = (b'1\\n', 2)\n" for rank in range(2))
+
     out = kernel.run("%px dist.all_reduce(torch.ones(3 - rank))")
     assert out.error["evalue"].startswith("rank 0: MismatchError: ")
     assert LOST not in out.text()

@@ -363,6 +363,125 @@ def test_interrupt_frees_ranks_that_wait_for_a_message(kernel, wait_until, tmp_p
     assert kernel.must("%px comm.allreduce(1), kept").text().startswith("rank 0 = (4, 0)\n")
 
 
+def test_a_cell_can_await(kernel):
+    cell = """
+        import asyncio
+        async def later(x):
+            await asyncio.sleep(0.01)
+            return x
+        lock = asyncio.Lock()
+        async with lock:
+            print(await asyncio.gather(later(rank), later(comm.allreduce(1))))
+        await later(rank)
+    """
+    expected = "".join(f"rank {r} | [{r}, 4]\nrank {r} = {r}\n" for r in range(4))
+    for _ in range(2):
+        assert sorted(kernel.must(px(cell)).text().splitlines()) == sorted(expected.splitlines())
+    out = kernel.run(px("x = 1\nawait later(1 / rank)"))
+    assert out.error["evalue"] == "rank 0: ZeroDivisionError: division by zero"
+    assert "line 3" in out.traceback
+    assert "asyncio" not in out.traceback
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "await asyncio.sleep(100)",
+        "await asyncio.gather(asyncio.sleep(100), asyncio.sleep(90))",
+        "await later(1); time.sleep(100)",
+        "await asyncio.gather(blocked(), asyncio.sleep(100))",
+        "await later(1); comm.recv(source=rank)",
+    ],
+)
+def test_an_awaiting_cell_ends_at_its_limit(kernel, wait):
+    kernel.must(
+        px("""
+            import asyncio, time
+            async def later(x):
+                await asyncio.sleep(0.01)
+                return x
+            async def blocked():
+                time.sleep(100)
+        """)
+    )
+    cell = f"try:\n    {wait}\nexcept KeyboardInterrupt as end:\n    why = end\n    raise"
+    out = kernel.run(px(cell, "--limit 2"), within=40)
+    assert out.error["ename"] == "HangError"
+    assert "are free again" in out.traceback
+    after = "%px type(why), len(asyncio.all_tasks()), await later(rank)"
+    left = "(KeyboardInterrupt, 1, {})"  # that cell's own task
+    assert kernel.must(after).text() == "".join(f"rank {r} = {left.format(r)}\n" for r in range(4))
+    kernel.must("%px del why")
+    assert kernel.must("%px rank").text() == "".join(f"rank {r} = {r}\n" for r in range(4))
+
+
+def test_an_awaiting_cell_can_be_interrupted(kernel, wait_until, tmp_path):
+    cell = f"""
+        import asyncio, pathlib
+        pathlib.Path(r"{tmp_path}", str(rank)).touch()
+        await asyncio.sleep(100)
+    """
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=30)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted on all ranks" in out.traceback
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+
+
+def test_every_error_of_a_rank_reaches_the_notebook(kernel):
+    """Here one of ipykernel's own, which lacks a thread to await in its own loop."""
+    kernel.must("%px own_loop = get_ipython().loop_runner; import asyncio")
+    kernel.must("%px get_ipython().run_line_magic('autoawait', 'asyncio')")
+    out = kernel.run("%px await asyncio.sleep(0)", within=30)
+    assert out.error["evalue"].startswith("rank 0: AttributeError: 'NoneType' object")
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+    kernel.must("%px get_ipython().loop_runner = own_loop")
+    assert kernel.must("%px await asyncio.sleep(0, rank)").text().startswith("rank 0 = 0\n")
+
+
+def test_a_value_of_a_class_of_the_ranks_is_an_error_in_the_notebook(kernel):
+    define = "class Net:\n    width = 3\nnet = Net()"
+    kernel.must(px(define))
+    out = kernel.run("cluster.view['net']", within=30)
+    says = "this value can't be brought to the notebook: its Net is only defined on the ranks"
+    assert says in out.error["evalue"]
+    assert f"{says}; run the cell that defines it with %%px --local" in out.traceback
+    assert kernel.must("print(len(cluster.client.outstanding))").text() == "0\n"
+    kernel.must(px(define, "--local"))
+    assert kernel.must("print([net.width for net in cluster.view['net']])").text() == (
+        "[3, 3, 3, 3]\n"
+    )
+    refuse = """
+        class Refuses:
+            def __reduce__(self):
+                return int, ("x",)
+        refuses = Refuses()
+    """
+    kernel.must(px(refuse))
+    out = kernel.run("cluster.client[1].pull('refuses', block=True)", within=30)
+    assert "brought to the notebook: ValueError: invalid literal" in out.error["evalue"]
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "says"),
+    [("print(world.size, world.allreduce(1))", 0, "1 1\n"), ("world.Abort(3)", 3, "")],
+)
+def test_mpi_in_a_program_that_a_cell_starts_is_its_own(kernel, program, status, says):
+    cell = f"""
+        import subprocess, sys
+        program = "from mpi4py import MPI; world = MPI.COMM_WORLD; {program}"
+        command = [sys.executable, "-c", program]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=40)
+        ended.returncode, ended.stdout, comm.allreduce(1)
+    """
+    for _ in range(2):
+        out = kernel.must(px(cell)).text()
+        assert out == "".join(f"rank {r} = {(status, says, 4)}\n" for r in range(4))
+
+
 def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
     code = """
         import os

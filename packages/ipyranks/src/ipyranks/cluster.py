@@ -91,12 +91,14 @@ class Cluster(Connection):
 
     def after_a_death(self) -> str:
         """The options after a rank has died."""
-        if self.survives_deaths:
-            return (
-                "cluster.shrink() continues with the other ranks and their variables; "
-                "cluster.restart() starts fresh ones."
-            )
-        return f"{self.mpi} ends all ranks when one dies; cluster.restart() starts fresh ones."
+        if not self.survives_deaths:
+            return f"{self.mpi} ends all ranks when one dies; cluster.restart() starts fresh ones."
+        if len(self.status()["dead"]) == self.n:
+            return "No rank is left; cluster.restart() starts fresh ones."
+        return (
+            "cluster.shrink() continues with the other ranks and their variables; "
+            "cluster.restart() starts fresh ones."
+        )
 
     def stop(self) -> None:
         """Stop all ranks and remove every trace of the cluster. Calling it twice does no harm."""

@@ -6,6 +6,7 @@ The cluster itself lives in processes of its own (:mod:`.keeper`).
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -29,9 +30,13 @@ _ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
 _DEATH_NOTED_WITHIN_S = 15.0
 _NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, unless the machine is busy
 
+# Pickle's words for a class of the sender's that is nowhere here.
+_CLASS = re.compile(r"Can't get (?:local )?(?:attribute|object) '([^']+)'")
+
 
 class Client(ipp.Client):
-    """ipyparallel's client, for which an engine that has left the cluster is no ``KeyError``.
+    """ipyparallel's client, with an error for what its own would wait for, or end with KeyError:
+    a result that cannot be made here, and an engine that has left the cluster.
 
     Attributes:
         explain: called if a request names an engine that the controller no longer has; raises an
@@ -49,6 +54,32 @@ class Client(ipp.Client):
                 f"this view includes a rank that has left the cluster ({gone}); use cluster.view "
                 "for the ranks that are left, or cluster.restart() for fresh ones"
             ) from None
+
+    def _handle_apply_reply(self, msg: dict) -> None:
+        """Take a result; one that cannot be made here is an error of its rank."""
+        try:
+            super()._handle_apply_reply(msg)
+        except Exception as why:  # of the code that makes it, so of any kind
+            why_not = f"this value can't be brought to the notebook: {_explain(why)}"
+            content = {
+                "ename": "ClusterError",
+                "evalue": why_not,
+                "traceback": [f"ClusterError: {why_not}"],
+                "engine_info": {"engine_uuid": msg["metadata"]["engine"], "method": "apply"},
+            }
+            asked = msg["parent_header"]["msg_id"]
+            self.results[asked] = self._unwrap_exception(content)
+            self._futures[asked].set_result(self.results[asked])
+
+
+def _explain(why: Exception) -> str:
+    """Why a value of a rank's cannot be made in the notebook, and what to do."""
+    if found := _CLASS.search(str(why)):
+        return (
+            f"its {found[1]} is only defined on the ranks; run the cell that defines it with "
+            "%%px --local, which also runs it in the notebook"
+        )
+    return f"{type(why).__name__}: {why}. Bring numbers, strings or tensors instead"
 
 
 class Connection:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import stack_dump
+from . import awaiting, stack_dump
 from .breakpoints import Breakpoints
 from .engine_exit import (
     as_a_death,
@@ -29,6 +29,10 @@ from .rank_functions import describe, lost_flags, namespace, print_help, read_la
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
+# By these, MPI in a program that a cell starts would be this rank, and end it with that program.
+# Settings stay, and so do the likes of OMPI_COMM_WORLD_RANK, which MPI itself does not read.
+_IDENTITY = ("PMIX_", "PMI_", "OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix")
+_SETTINGS = ("PMIX_MCA_",)
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 # Longer than a start may take: the keeper ends it and reports why.
 _PATIENCE_S = 3600
@@ -74,6 +78,8 @@ def _run(stopping: threading.Event) -> None:
     # Removed now that the board is made: a program that a cell starts is not this rank, and would
     # replace this rank's board with its own.
     app.events = Path(os.environ.pop("TORCH_MPI4PY_EVENTS_DIR"))
+    app.rank = rank
+    _forget_the_launcher()
     app.initialize(
         [
             f"--profile-dir={directory.profile}",
@@ -89,6 +95,13 @@ def _run(stopping: threading.Event) -> None:
         ]
     )
     app.start()
+
+
+def _forget_the_launcher() -> None:
+    """Let MPI in the programs that cells start be theirs; this rank's has read the variables."""
+    for name in list(os.environ):
+        if name.startswith(_IDENTITY) and not name.startswith(_SETTINGS):
+            del os.environ[name]
 
 
 def _advise() -> None:
@@ -117,6 +130,7 @@ def _engine_class() -> Any:
         keeper: KeeperClient
         stopping: threading.Event
         events: Path
+        rank: int
 
         def _signal_stop(self, *args: Any) -> None:
             self.stopping.set()
@@ -135,7 +149,7 @@ def _engine_class() -> Any:
 
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
-            shell, rank = self.kernel.shell, rank_from_environment()
+            shell, rank = self.kernel.shell, self.rank
             names = namespace(_PATIENCE_S)
             if not rank == names["rank"] == self.id:
                 raise RuntimeError(
@@ -145,6 +159,7 @@ def _engine_class() -> Any:
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
             print_help(shell)
+            awaiting.own_loop(shell)
             stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only end with the help of this one.
@@ -174,6 +189,9 @@ def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
         try:
             reply = await execute(*args, **kwargs)
             return reply
+        except BaseException as error:  # without a reply, the notebook would lose this rank
+            reply = _error_reply(kernel, error)
+            return reply
         finally:
             breakpoints.end_cell()
             end_forked_child(engine, reply)
@@ -182,6 +200,21 @@ def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
             heartbeat.end_cell(outcome, lost_flags())
 
     kernel.do_execute = do_execute
+
+
+def _error_reply(kernel: Any, error: BaseException) -> dict:
+    """The reply to a cell that ended by an error outside of the cell's own code."""
+    kernel.shell.showtraceback()
+    return {
+        "status": "error",
+        "ename": type(error).__name__,
+        "evalue": str(error),
+        "traceback": kernel.shell._last_traceback or [],
+        "engine_info": kernel.get_engine_info(method="execute"),
+        "execution_count": kernel.shell.execution_count - 1,
+        "user_expressions": {},
+        "payload": [],
+    }
 
 
 def _abort_nothing(kernel: Any) -> None:
