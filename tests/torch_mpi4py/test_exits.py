@@ -55,12 +55,13 @@ class Exits:
         within: float = 5,
         mpi: str = "openmpi",
         ulfm: bool = True,
+        before: str = "",
     ) -> ranks.Run:
-        """Run ``program`` after START; fail if it takes long or leaves something."""
+        """Run ``before``, START and ``program``; fail if it takes long or leaves something."""
         finished = ranks.run(
             n,
             "-c",
-            START.format(timeout=timeout, longest=LONGEST_SECONDS) + program,
+            before + START.format(timeout=timeout, longest=LONGEST_SECONDS) + program,
             limit=START_SECONDS + within,
             library=self.mpich() if mpi == "mpich" else ranks.OPEN_MPI,
             ulfm=ulfm,
@@ -100,6 +101,37 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
     finished = exits.run(2, program + end, mpi=mpi)
     assert finished.returncode == 0, finished.output
     assert "rror" not in finished.output, finished.output
+
+
+GIVE_A_SUM_TO_ATEXIT = """
+import atexit
+
+def end():
+    import torch, torch.distributed as dist
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("sum", x.item(), flush=True)
+    dist.destroy_process_group()
+
+atexit.register(end)
+"""
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_function_given_to_atexit_before_mpi_starts_communicates(exits: Exits, mpi: str) -> None:
+    finished = exits.run(2, "", mpi=mpi, before="import torch" + GIVE_A_SUM_TO_ATEXIT)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("sum 2.0") == 2, finished.output
+
+
+def test_function_given_to_atexit_before_torch_is_told_why_it_comes_too_late(exits: Exits) -> None:
+    """Python calls it after every function that torch or this package can give to atexit."""
+    output = exits.run(2, "", before=GIVE_A_SUM_TO_ATEXIT).output
+    advice = (
+        "all_reduce: the program is ending and MPI has been closed; call it before the program "
+        "ends, or give your function to atexit after init_process_group"
+    )
+    assert output.count(advice) == 2, output
 
 
 def test_clean_exit_of_a_program_using_one_module() -> None:

@@ -9,7 +9,6 @@ made are freed.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
@@ -35,26 +34,27 @@ _FAREWELL_SECONDS = 5.0
 # MPI_Finalize takes milliseconds, once all ranks have reached their end.
 _FINALIZE_SECONDS = 60.0
 _launcher = os.getppid()
-_installed = False
+_rank_pid = 0  # until MPI has started
 _must_abort = False
 _must_die = False
 
 
 def install() -> None:
-    """Arrange for a clean exit of this process; once is enough."""
-    global _installed
-    if _installed:
+    """Arrange for a clean exit of this process; once is enough.
+
+    :mod:`~torch_mpi4py.registration` has given the call of :func:`leave` to ``atexit``.
+    """
+    global _rank_pid
+    if _rank_pid:
         return
-    _installed = True
-    rank_pid = os.getpid()
+    _rank_pid = os.getpid()
     heartbeat.at_each_beat.append(ends.look)
-    atexit.register(_leave, rank_pid)
     previous = sys.excepthook
 
     def excepthook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+        if os.getpid() != _rank_pid:  # a child that the program has forked is no rank
             previous(kind, error, traceback)
             return
         heartbeat.ended(error)
@@ -76,8 +76,9 @@ def _free_the_others() -> None:
             group.abort()
 
 
-def _leave(rank_pid: int) -> None:
-    if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+def leave() -> None:
+    """Leave MPI at the end of this process, if it is a rank; called once."""
+    if os.getpid() != _rank_pid:  # MPI has not started, or a rank has forked this process
         return
     heartbeat.ended()
     if _must_abort:
