@@ -186,6 +186,80 @@ def test_pending_receive_does_not_block_exit(exits: Exits, n: int) -> None:
     assert finished.returncode == 0, finished.output
 
 
+DAEMONS = """
+import threading
+from torch_mpi4py.exits import at_exit
+
+def start(calls):
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 60
+    while len(at_exit._threads_in_calls()) < len(threads):
+        assert time.monotonic() < until, "the threads are not in their calls"
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mpi", "ulfm", "ranks_that_wait"),
+    [("openmpi", True, 2), ("openmpi", True, 1), ("openmpi", False, 2), ("mpich", False, 2)],
+)
+def test_daemon_threads_in_calls_do_not_end_the_job(
+    exits: Exits, mpi: str, ulfm: bool, ranks_that_wait: int
+) -> None:
+    """All of them are ended before MPI is; a future's error has its own place."""
+    program = f"""
+comm = mpi.world()
+if rank < {ranks_that_wait}:
+    start([
+        lambda: dist.recv(torch.zeros(1), 1 - rank),
+        lambda: comm.recv(source=1 - rank, tag=5),
+    ])
+    future = dist.irecv(torch.zeros(1), 1 - rank, tag=7).get_future()
+print("all is well", flush=True)
+"""
+    finished = exits.run(2, DAEMONS + program, within=30, mpi=mpi, ulfm=ulfm)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("all is well") == 2, finished.output
+    told = finished.output.count("was still in a call, which has been ended: recv")
+    assert told == 2 * ranks_that_wait, finished.output
+    assert "Traceback" not in finished.output, finished.output
+
+
+def test_daemon_thread_receives_until_all_ranks_have_ended(exits: Exits) -> None:
+    program = """
+def receive():
+    dist.recv(torch.zeros(1), 1)
+    print("the message came", flush=True)
+
+if rank == 0:
+    start([receive])
+else:
+    from torch_mpi4py.exits import ends
+    until = time.monotonic() + 60
+    while 0 not in ends._left:
+        assert time.monotonic() < until, "rank 0 has not ended"
+        ends.hear()
+        time.sleep(0.01)
+    dist.send(ones[:1], 0)
+"""
+    finished = exits.run(2, DAEMONS + program, within=30)
+    assert finished.returncode == 0, finished.output
+    assert "the message came" in finished.output, finished.output
+
+
+def test_rank_ends_without_finalize_if_a_daemon_thread_stays_in_a_call(exits: Exits) -> None:
+    program = """
+if rank == 0:
+    work = dist.irecv(torch.zeros(1), 1)
+    start([lambda: work.wait(timedelta(seconds=600))])
+"""
+    finished = exits.run(2, DAEMONS + program, within=30)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("this rank ends without MPI_Finalize") == 1, finished.output
+
+
 def test_uncaught_error_frees_the_others(exits: Exits) -> None:
     program = f"""
 if rank == 1:
