@@ -55,12 +55,13 @@ class Exits:
         within: float = 5,
         mpi: str = "openmpi",
         ulfm: bool = True,
+        before: str = "",
     ) -> ranks.Run:
-        """Run ``program`` after START; fail if it takes long or leaves something."""
+        """Run ``before``, START and ``program``; fail if it takes long or leaves something."""
         finished = ranks.run(
             n,
             "-c",
-            START.format(timeout=timeout, longest=LONGEST_SECONDS) + program,
+            before + START.format(timeout=timeout, longest=LONGEST_SECONDS) + program,
             limit=START_SECONDS + within,
             library=self.mpich() if mpi == "mpich" else ranks.OPEN_MPI,
             ulfm=ulfm,
@@ -100,6 +101,37 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
     finished = exits.run(2, program + end, mpi=mpi)
     assert finished.returncode == 0, finished.output
     assert "rror" not in finished.output, finished.output
+
+
+GIVE_A_SUM_TO_ATEXIT = """
+import atexit
+
+def end():
+    import torch, torch.distributed as dist
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("sum", x.item(), flush=True)
+    dist.destroy_process_group()
+
+atexit.register(end)
+"""
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_function_given_to_atexit_before_mpi_starts_communicates(exits: Exits, mpi: str) -> None:
+    finished = exits.run(2, "", mpi=mpi, before="import torch" + GIVE_A_SUM_TO_ATEXIT)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("sum 2.0") == 2, finished.output
+
+
+def test_function_given_to_atexit_before_torch_is_told_why_it_comes_too_late(exits: Exits) -> None:
+    """Python calls it after every function that torch or this package can give to atexit."""
+    output = exits.run(2, "", before=GIVE_A_SUM_TO_ATEXIT).output
+    advice = (
+        "all_reduce: the program is ending and MPI has been closed; call it before the program "
+        "ends, or give your function to atexit after init_process_group"
+    )
+    assert output.count(advice) == 2, output
 
 
 def test_clean_exit_of_a_program_using_one_module() -> None:
@@ -152,6 +184,80 @@ def test_pending_receive_does_not_block_exit(exits: Exits, n: int) -> None:
     program = "work = dist.irecv(torch.ones(3), src=(rank + 1) % size) if size > 1 else None"
     finished = exits.run(n, program, within=12)
     assert finished.returncode == 0, finished.output
+
+
+DAEMONS = """
+import threading
+from torch_mpi4py.exits import at_exit
+
+def start(calls):
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 60
+    while len(at_exit._threads_in_calls()) < len(threads):
+        assert time.monotonic() < until, "the threads are not in their calls"
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mpi", "ulfm", "ranks_that_wait"),
+    [("openmpi", True, 2), ("openmpi", True, 1), ("openmpi", False, 2), ("mpich", False, 2)],
+)
+def test_daemon_threads_in_calls_do_not_end_the_job(
+    exits: Exits, mpi: str, ulfm: bool, ranks_that_wait: int
+) -> None:
+    """All of them are ended before MPI is; a future's error has its own place."""
+    program = f"""
+comm = mpi.world()
+if rank < {ranks_that_wait}:
+    start([
+        lambda: dist.recv(torch.zeros(1), 1 - rank),
+        lambda: comm.recv(source=1 - rank, tag=5),
+    ])
+    future = dist.irecv(torch.zeros(1), 1 - rank, tag=7).get_future()
+print("all is well", flush=True)
+"""
+    finished = exits.run(2, DAEMONS + program, within=30, mpi=mpi, ulfm=ulfm)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("all is well") == 2, finished.output
+    told = finished.output.count("was still in a call, which has been ended: recv")
+    assert told == 2 * ranks_that_wait, finished.output
+    assert "Traceback" not in finished.output, finished.output
+
+
+def test_daemon_thread_receives_until_all_ranks_have_ended(exits: Exits) -> None:
+    program = """
+def receive():
+    dist.recv(torch.zeros(1), 1)
+    print("the message came", flush=True)
+
+if rank == 0:
+    start([receive])
+else:
+    from torch_mpi4py.exits import ends
+    until = time.monotonic() + 60
+    while 0 not in ends._left:
+        assert time.monotonic() < until, "rank 0 has not ended"
+        ends.hear()
+        time.sleep(0.01)
+    dist.send(ones[:1], 0)
+"""
+    finished = exits.run(2, DAEMONS + program, within=30)
+    assert finished.returncode == 0, finished.output
+    assert "the message came" in finished.output, finished.output
+
+
+def test_rank_ends_without_finalize_if_a_daemon_thread_stays_in_a_call(exits: Exits) -> None:
+    program = """
+if rank == 0:
+    work = dist.irecv(torch.zeros(1), 1)
+    start([lambda: work.wait(timedelta(seconds=600))])
+"""
+    finished = exits.run(2, DAEMONS + program, within=30)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("this rank ends without MPI_Finalize") == 1, finished.output
 
 
 def test_uncaught_error_frees_the_others(exits: Exits) -> None:

@@ -32,7 +32,7 @@ def deep(calls, function):
     return deep(calls - 1, function) if calls else function()
 
 def collected_in_a_look():
-    look = heartbeat._frames_uncollected(threading.main_thread().ident)
+    look = heartbeat.frames_uncollected(threading.main_thread().ident)
     frames = []
     gc.set_threshold(1)
     begun.clear()

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import DeadlineError, MismatchError, RevokedError, emulated_link
 from torch_mpi4py.core import time_slice
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.group.work import CollectiveWork
 from torch_mpi4py.meeting import shared_sums
 from torch_mpi4py.meeting.shared_sums import SharedSums
 
@@ -186,6 +188,26 @@ def case_group_memory_is_released(rank: int, size: int) -> None:
     with open("/proc/self/maps") as maps:
         mapped = sum("torch_mpi4py sums" in line for line in maps)
     assert mapped <= before + 1, mapped
+
+
+@case(sizes=(2,))
+def case_abandoned_group_does_not_count_as_open(rank: int, size: int) -> None:
+    """Its thread is stuck in MPI for good, not in a sum, and later groups need its place."""
+    before = shared_sums._open
+    with (
+        mock.patch.object(deadlines, "leave_mpi_unfinalized"),  # no thread is really stuck
+        group_of_all() as group,
+    ):
+        still_works(group)
+        channel = channel_of(group)
+        assert shared_sums._open == before + 1
+        stuck = CollectiveWork()
+        stuck.channel, stuck.comm, stuck.what = channel, channel.comm, "broadcast"
+        stuck.seconds, stuck.report = GROUP_SECONDS, "given up by this case"
+        stuck.prepare_to_wait()
+        channel.abandon(stuck)
+    deadlines.forget(channel)  # as nothing is stuck
+    assert shared_sums._open == before
 
 
 @case(sizes=(2, 4))

@@ -10,6 +10,7 @@ has not imported already.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -74,6 +75,18 @@ def _leave_out_torchcomms(c10d: Any) -> None:
         return new_comm(backend, *arguments, **options)
 
     c10d.new_comm = new_comm_unless_ours
+
+
+@atexit.register
+def _leave() -> None:
+    """Leave MPI at the end of this process, if it is in MPI by then.
+
+    What was given to ``atexit`` first is called last: so all functions that a program gives to it
+    after ``import torch`` may still communicate, even if MPI starts later.
+    """
+    at_exit: Any = sys.modules.get("torch_mpi4py.exits.at_exit")  # imported when MPI starts
+    if at_exit is not None:
+        at_exit.leave()
 
 
 def ensure_registered() -> None:

@@ -9,18 +9,20 @@ made are freed.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import os
 import signal
 import sys
 import termios
+import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
 from ..core import alarm, links, runtime
+from ..core.errors import CommunicationError
 from ..core.runtime import MPI, remove_own_shared_memory
 from ..faults import comm_reaper, deadlines
 from ..faults.deaths import failed_ranks, has_ulfm
@@ -30,31 +32,34 @@ from ..meeting import message_progress
 from . import ends
 
 _READING_SECONDS = 10.0  # milliseconds, unless the launcher stalls
+_THREADS_SECONDS = 5.0  # a freed thread is out of its call within 0.1 s
 _LINK_SECONDS = 5.0
 _FAREWELL_SECONDS = 5.0
 # MPI_Finalize takes milliseconds, once all ranks have reached their end.
 _FINALIZE_SECONDS = 60.0
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 _launcher = os.getppid()
-_installed = False
+_rank_pid = 0  # until MPI has started
 _must_abort = False
 _must_die = False
 
 
 def install() -> None:
-    """Arrange for a clean exit of this process; once is enough."""
-    global _installed
-    if _installed:
+    """Arrange for a clean exit of this process; once is enough.
+
+    :mod:`~torch_mpi4py.registration` has given the call of :func:`leave` to ``atexit``.
+    """
+    global _rank_pid
+    if _rank_pid:
         return
-    _installed = True
-    rank_pid = os.getpid()
+    _rank_pid = os.getpid()
     heartbeat.at_each_beat.append(ends.look)
-    atexit.register(_leave, rank_pid)
     previous = sys.excepthook
 
     def excepthook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+        if os.getpid() != _rank_pid:  # a child that the program has forked is no rank
             previous(kind, error, traceback)
             return
         heartbeat.ended(error)
@@ -76,8 +81,9 @@ def _free_the_others() -> None:
             group.abort()
 
 
-def _leave(rank_pid: int) -> None:
-    if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+def leave() -> None:
+    """Leave MPI at the end of this process, if it is a rank; called once."""
+    if os.getpid() != _rank_pid:  # MPI has not started, or a rank has forked this process
         return
     heartbeat.ended()
     if _must_abort:
@@ -93,19 +99,86 @@ def _leave(rank_pid: int) -> None:
         # A thread of this process will never come out of MPI, so MPI_Finalize would not
         # return either. An error was raised when that happened.
         _die()
-    if not MPI.Is_finalized() and _all_leave():
-        for end in links.ends:
-            end(_LINK_SECONDS)
-        comm_reaper.end(_FAREWELL_SECONDS)
-        why = (
-            f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
-            "have finished"
-        )
-        if runtime.news_comm is None:
-            _finalize()
-        else:
-            alarm.within(_FINALIZE_SECONDS, why, _finalize)
+    if MPI.Is_finalized():
+        return
+    _shorten_errors_of_threads()  # before another rank may end their calls
+    if _all_leave():
+        if _threads_leave():
+            _leave_mpi()
         remove_own_shared_memory()
+
+
+def _leave_mpi() -> None:
+    for end in links.ends:
+        end(_LINK_SECONDS)
+    comm_reaper.end(_FAREWELL_SECONDS)
+    why = (
+        f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
+        "have finished"
+    )
+    if runtime.news_comm is None:
+        _finalize()
+    else:
+        alarm.within(_FINALIZE_SECONDS, why, _finalize)
+
+
+def _threads_leave() -> bool:
+    """End the calls in which threads of the program still wait; return whether they have left them.
+
+    All ranks have come to their ends, so nothing can complete these calls. A daemon thread would
+    call MPI after MPI_Finalize, at which MPI ends the job.
+    """
+    if not _threads_in_calls():
+        return True
+    until = time.monotonic() + _THREADS_SECONDS
+    while (names := _threads_in_calls()) and time.monotonic() < until:
+        for operation in deadlines.under_way():
+            if operation.reason is None:
+                deadlines.end(operation, "the program has ended")
+        time.sleep(1e-3)
+    if not names and not deadlines.has_abandoned_a_thread():
+        return True
+    who = ", ".join(names) or "a thread"
+    _say(
+        f"this rank ends without MPI_Finalize, because {who} is still in a call; let the "
+        "program's threads end before the program does"
+    )
+    return False
+
+
+def _shorten_errors_of_threads() -> None:
+    """Have one line said about a call that ends because the program has ended."""
+    previous = threading.excepthook
+
+    def excepthook(failed: threading.ExceptHookArgs) -> None:
+        if not isinstance(failed.exc_value, CommunicationError):
+            previous(failed)
+            return
+        name = failed.thread.name if failed.thread else "a thread"
+        _say(
+            f"when the program ended, {name} was still in a call, which has been ended: "
+            + str(failed.exc_value).partition(": ")[0]
+        )
+
+    threading.excepthook = excepthook
+
+
+def _say(what: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # as in _flush()
+        sys.stderr.write(f"torch_mpi4py: {what}\n")
+        sys.stderr.flush()
+
+
+def _threads_in_calls() -> list[str]:
+    """Return the names of the program's other threads that are in a call of this package."""
+    names = []
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.name.startswith("torch_mpi4py "):
+            continue
+        frames = list(heartbeat.frames_uncollected(thread.ident or 0))
+        if any(frame and frame.f_code.co_filename.startswith(_PACKAGE) for frame in frames):
+            names.append(thread.name)
+    return names
 
 
 def _finalize() -> None:

@@ -115,6 +115,11 @@ def tell(outcome: str = "") -> None:
     _send(_END, news, range(_size))
 
 
+def has_told() -> bool:
+    """Return whether this rank has told the others of its end, and so makes no more calls."""
+    return _told is not None
+
+
 def tell_closed(comm: MPI.Intracomm, begun: int) -> None:
     """Tell the ranks of ``comm`` that this one has begun ``begun`` collectives and uses it no more.
 

@@ -138,16 +138,20 @@ class Channel(deadlines.Runner):
     def close(self, seconds: float) -> bool:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
         if self._abandoned:
+            self._close_sums()  # the stuck thread is in MPI, not in a sum
             return False  # a wait for it would only delay the end of the process
         stopped = self._progress.stop(seconds)
         if stopped and self.running is None:
             deadlines.forget(self)
-            if self._sums is not None:
-                self._sums.close()
-                self._sums = None
+            self._close_sums()
             if self._arrivals is not None:
                 self._arrivals.close()
         return stopped
+
+    def _close_sums(self) -> None:
+        if self._sums is not None:
+            self._sums.close()
+            self._sums = None
 
     def run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
         """Run one collective on this thread, unless another thread runs one.

@@ -92,7 +92,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         self._group_name = ""
         self._group_desc = ""
         self._sequence_number = 0
-        self._closed = False
+        self._closed = self._ended_by_exit = False
         # By thread: the coalescing block in which it is.
         self._blocks: dict[int, CoalescingBlock] = {}
         self._channels = [Channel(comm, "group", 0, self._seconds)]
@@ -243,7 +243,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         """Finish what is queued, stop the group's threads and give up its communicators."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._ended_by_exit = True, ends.has_told()
         stopped = True
         for channel in self._channels:
             for callbacks in (channel.callbacks, *channel.queues_of_messages):
@@ -271,6 +271,11 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         return self._seconds + _CLOSE_SECONDS if self.failure is None else _CLOSE_SECONDS
 
     def _require_open(self, what: str) -> None:
+        if self._ended_by_exit:
+            raise ClosedGroupError(
+                f"{what}: the program is ending and MPI has been closed; call it before the "
+                "program ends, or give your function to atexit after init_process_group"
+            )
         if self._closed:
             raise ClosedGroupError(
                 f"{what}: this process group was destroyed; use a live one, or call "

@@ -76,10 +76,10 @@ def _place_of_main_thread() -> str:
     main = threading.main_thread().ident or 0
     if sys.version_info >= (3, 12):
         return site_of(sys._current_frames().get(main))
-    return site_of(next(filter(None, list(_frames_uncollected(main))), None))
+    return site_of(next(filter(None, list(frames_uncollected(main))), None))
 
 
-def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
+def frames_uncollected(thread: int) -> Iterator[FrameType | None]:
     """Iterate over the frames of a thread, innermost first, without garbage collection meanwhile.
 
     All is done by C functions, so in one call of list() no other thread has a turn, whose own
