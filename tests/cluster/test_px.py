@@ -296,6 +296,16 @@ def test_unknown_signal_is_rejected_before_the_cell_is_sent(kernel):
     assert is_sent == "".join(f"rank {r} = False\n" for r in range(4))
 
 
+def interrupted(kernel, cell, wait_until, tmp_path):
+    """Return the output of a cell that is interrupted once each rank has made its file."""
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=30)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    return out
+
+
 def test_interrupt_reaches_the_ranks(kernel, wait_until, tmp_path):
     cell = f"""
         import pathlib, time
@@ -304,11 +314,7 @@ def test_interrupt_reaches_the_ranks(kernel, wait_until, tmp_path):
         for _ in range(600):
             time.sleep(0.1)
     """
-    running = kernel.begin(px(cell))
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
-    kernel.interrupt()
-    out = kernel.finish(running, within=30)
-    assert out.error["ename"] == "KeyboardInterrupt"
+    out = interrupted(kernel, cell, wait_until, tmp_path)
     assert out.text() == "".join(f"rank {r} | started\n" for r in range(4))
     assert kernel.must("print(len(cluster.client.outstanding))").text() == "0\n"
     assert kernel.must("%px rank").text().startswith("rank 0 = 0")
@@ -324,11 +330,7 @@ def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path)
         while time.monotonic() < until and not pathlib.Path(r"{tmp_path}", "end").exists():
             time.sleep(0.1)
     """
-    running = kernel.begin(px(cell))
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
-    kernel.interrupt()
-    out = kernel.finish(running, within=30)
-    assert out.error["ename"] == "KeyboardInterrupt"
+    out = interrupted(kernel, cell, wait_until, tmp_path)
     assert "the cell was interrupted, but rank 1 did not stop" in out.traceback
     assert "cluster.kill(1) and cluster.shrink() to continue with the others" in out.traceback
     (tmp_path / "end").touch()
@@ -353,11 +355,7 @@ def test_interrupt_frees_ranks_that_wait_for_a_message(kernel, wait_until, tmp_p
         pathlib.Path(r"{tmp_path}", str(rank)).touch()
         message = comm.recv(source=(rank + 1) % world_size)
     """
-    running = kernel.begin(px(cell))
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
-    kernel.interrupt()
-    out = kernel.finish(running, within=30)
-    assert out.error["ename"] == "KeyboardInterrupt"
+    out = interrupted(kernel, cell, wait_until, tmp_path)
     assert "interrupted on all ranks" in out.traceback
     assert "Communication is renewed" in out.text()
     assert kernel.must("%px comm.allreduce(1), kept").text().startswith("rank 0 = (4, 0)\n")
@@ -421,11 +419,7 @@ def test_an_awaiting_cell_can_be_interrupted(kernel, wait_until, tmp_path):
         pathlib.Path(r"{tmp_path}", str(rank)).touch()
         await asyncio.sleep(100)
     """
-    running = kernel.begin(px(cell))
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 40, "all ranks run the cell")
-    kernel.interrupt()
-    out = kernel.finish(running, within=30)
-    assert out.error["ename"] == "KeyboardInterrupt"
+    out = interrupted(kernel, cell, wait_until, tmp_path)
     assert "interrupted on all ranks" in out.traceback
     assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
 
@@ -445,7 +439,7 @@ def test_a_value_of_a_class_of_the_ranks_is_an_error_in_the_notebook(kernel):
     define = "class Net:\n    width = 3\nnet = Net()"
     kernel.must(px(define))
     out = kernel.run("cluster.view['net']", within=30)
-    says = "this value can't be brought to the notebook: its Net is only defined on the ranks"
+    says = "this value can't be brought to the notebook: Net is only defined on the ranks"
     assert says in out.error["evalue"]
     assert f"{says}; run the cell that defines it with %%px --local" in out.traceback
     assert kernel.must("print(len(cluster.client.outstanding))").text() == "0\n"

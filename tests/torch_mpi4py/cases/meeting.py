@@ -367,6 +367,28 @@ def case_ranks_agree_on_whether_a_call_ended_in_time(rank: int, size: int) -> No
 
 
 @case(sizes=(2, 3))
+def case_sum_to_which_all_have_come_ends_well_on_a_rank_without_a_core(
+    rank: int, size: int
+) -> None:
+    """Its time is over before it goes on; on the other ranks the sum has ended."""
+
+    def meet(*arguments: Any) -> bool:
+        equal_calls = usual(*arguments)
+        time.sleep(1.5)  # the watcher looks, as the thread would wait for a core
+        return equal_calls
+
+    usual = arrivals.Arrivals.meet
+    group = group_with_a_patient_last_rank(rank, size)
+    ones = torch.ones(3)
+    with mock.patch.object(arrivals.Arrivals, "meet", meet if rank == 0 else usual):
+        dist.all_reduce(ones, group=group)
+    equal(ones, torch.full((3,), float(size)))
+    dist.barrier()
+    still_works(group)
+    dist.destroy_process_group(group)
+
+
+@case(sizes=(2, 3))
 def case_failed_group_stays_failed_after_close(rank: int, size: int) -> None:
     """The others must not wait to learn why it was closed."""
     with group_of_all() as group:

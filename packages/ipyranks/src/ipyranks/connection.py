@@ -76,7 +76,7 @@ def _explain(why: Exception) -> str:
     """Why a value of a rank's cannot be made in the notebook, and what to do."""
     if found := _CLASS.search(str(why)):
         return (
-            f"its {found[1]} is only defined on the ranks; run the cell that defines it with "
+            f"{found[1]} is only defined on the ranks; run the cell that defines it with "
             "%%px --local, which also runs it in the notebook"
         )
     return f"{type(why).__name__}: {why}. Bring numbers, strings or tensors instead"

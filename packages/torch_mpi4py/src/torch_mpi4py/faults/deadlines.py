@@ -70,8 +70,8 @@ class Operation:
         in_mpi: whether the call is under way.
         outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
             has a reason: see :meth:`end_if_given_up`.
-        withdraw: while it sleeps until other ranks come: tells those who have yet to come that
-            this one waits no longer, and returns whether it does; False if all have come.
+        withdraw: called before it is given up, if it is set. Tells the ranks that have yet to come
+            that this one waits no longer. Returns False if all have come, so that it goes on.
         reason: why the watcher freed it, or None while it has not.
         report: the state of every rank when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
@@ -505,7 +505,7 @@ def _expire(operation: Operation, reason: str) -> None:
     operation.take_report()
     if not operation.in_mpi:  # it has ended meanwhile: a report may take seconds
         return
-    withdraw = operation.withdraw  # read once: the thread that waits takes it away
+    withdraw = operation.withdraw  # read once: the thread that waits changes it
     if withdraw is not None and not withdraw():
         return
     operation.reason = reason

@@ -226,6 +226,8 @@ class Channel(deadlines.Runner):
                 sums.work, sums.call, sums.signature = work, work.call, signature
                 on = sums
             if work.link is None:
+                if sums is not None:  # it is never stuck in MPI; asleep, it can be given up
+                    work.withdraw = _goes_on
                 work.plan(on)
             else:
                 work.link.collective(
@@ -271,6 +273,10 @@ class Channel(deadlines.Runner):
         work.finish(error)
         for one in waiting:
             one.finish(one.stopped(error))
+
+
+def _goes_on() -> bool:
+    return False
 
 
 def _as_communication_error(error: BaseException) -> CommunicationError:

@@ -181,6 +181,7 @@ class Slot:
             return all(has_come(one.words[one.first + turn]) for one in missing)
 
         time_slice.shorten()
+        awake = operation.withdraw
         operation.withdraw = functools.partial(self._withdraw, number, all_have_come)
         operation.outside_mpi = True
         self._words[self._first + _ASLEEP] = 1
@@ -193,7 +194,7 @@ class Slot:
         finally:
             self._words[self._first + _ASLEEP] = 0
             operation.outside_mpi = False
-            operation.withdraw = None
+            operation.withdraw = awake
 
     def _await(
         self,
