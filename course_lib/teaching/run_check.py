@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
 from .judges.failures import StandIn, in_full, is_own, was_kept_waiting
 from .judges.trials import named
+from .turns import StuckError
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -168,7 +169,7 @@ class _Tried:
             if is_own(error):
                 self._note(error)
             raise
-        except (KeyboardInterrupt, OutOfTimeError):  # it is stopped
+        except (KeyboardInterrupt, OutOfTimeError, StuckError):  # it is ended
             raise
         except BaseException as error:  # by sys.exit(), say: it would end the check, and its cell
             self.last = error
