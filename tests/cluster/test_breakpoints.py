@@ -100,7 +100,9 @@ def test_prompt_visits_all_stopped_ranks_in_turn(kernel):
     said = plain(
         typing(kernel, ALL_STOP, *lines, "rank 1> all n", "rank 1> p total", "rank 1> all c")
     )
-    assert len(re.findall(r"^\d +at a breakpoint +cell \d+, line 3$", said, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\d +at a breakpoint +cell \d+, line 3$", said, re.MULTILINE)) == 4, (
+        said
+    )
     for rank in range(4):
         assert f"rank {rank} | ----> 4 total = comm.allreduce(x)\n" in said
         assert f"rank {rank} | ----> 5 print(total)\n" in said
@@ -112,7 +114,8 @@ def test_prompt_visits_all_stopped_ranks_in_turn(kernel):
 def test_prompt_waits_for_a_rank_without_a_core(kernel):
     """Its message has come, but it looks as if it still waited."""
     said = plain(typing(kernel, LATE_TO_WAKE, "rank 0> all c"))
-    assert len(re.findall(r"^\d +at a breakpoint +cell \d+, line \d+$", said, re.MULTILINE)) == 4
+    stopped = re.findall(r"^\d +at a breakpoint +cell \d+, line \d+$", said, re.MULTILINE)
+    assert len(stopped) == 4, said
     assert_as_before(kernel)
 
 

@@ -310,6 +310,23 @@ def case_heartbeat_keeps_outcome_of_ended_program(rank: int, size: int) -> None:
     assert outcome == "ValueError: the reason", board.position
 
 
+def case_heartbeat_keeps_line_of_breakpoint(rank: int, size: int) -> None:
+    """The main thread may stop while the watcher, without a core, still has an older line."""
+
+    def stops_meanwhile(frame: object) -> str:
+        heartbeat.stand_at_breakpoint("cell 3, line 2")
+        return "breakpoints.py:1"
+
+    try:
+        with mock.patch.object(heartbeat, "site_of", stops_meanwhile):
+            heartbeat.note()
+        heartbeat.note()
+        site = peer_boards.board_of(rank).position.site
+    finally:
+        heartbeat.go_on()
+    assert site == "cell 3, line 2", site
+
+
 def case_ended_process_is_not_alive(rank: int, size: int) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     child.stdout.read()  # it has closed its end: it ends, and is not collected yet

@@ -140,7 +140,8 @@ def observe(
         numbers: the numbers of the ranks now, by their numbers at the start of MPI.
         alive: whether its process lives, if that is known.
         most_past: how many operations that are over to look at, at most.
-        ask_site: asks it for the line in which its main thread is, if its heartbeat is not fresh.
+        ask_site: asks it for the line in which its main thread computes, if its heartbeat is not
+            fresh.
     """
     if board is None:
         return RankState(rank, visible=False, alive=alive is not False)
@@ -157,7 +158,8 @@ def observe(
     still_open.sort(key=lambda event: bool(event.waiting))  # the awaited one last
     silent, computed, asleep = _signs(board, position)
     site = position.site
-    computes = alive and position.running and not (still_open and still_open[-1].waiting)
+    waits = position.at_breakpoint or (still_open and still_open[-1].waiting)
+    computes = alive and position.running and not waits
     if computes and ask_site is not None and (silent > _FRESH_S or not site):
         site = ask_site() or site
     return RankState(

@@ -49,14 +49,14 @@ def note() -> None:
     """Write where the main thread is; the watcher calls this."""
     if not _told:
         _follow(shell())
-    before, site = _shown.began, ""
-    if _shown.at_breakpoint:  # where the rank's own debugger is the innermost program
-        site = _shown.site
-    elif _shown.running:
+    before, site = _shown, ""
+    if before.at_breakpoint:  # where the rank's own debugger is the innermost program
+        site = before.site
+    elif before.running:
         site = _place_of_main_thread()
     with _lock:
-        if not _over:
-            _show(site if _shown.running and _shown.began == before else "")
+        if _shown is before and not _over:  # else the main thread has moved on, and shown where to
+            _show(site)
     for do in at_each_beat.copy():
         try:
             do()
