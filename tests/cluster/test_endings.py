@@ -59,6 +59,7 @@ def test_exit_of_one_rank_frees_the_others(ranks):
         assert "waiting in barrier" in out.traceback
         assert "Communication is renewed" in out.text()
         assert "To exit: use" not in out.text("stderr") + out.text()
+        assert f"----> 3 if rank == 1: {leave}\n" in out.traceback
     assert_all_live(ranks)
 
 

@@ -86,12 +86,18 @@ class NoExit(IPyAutocall):
 
 
 def explain_exits(shell: Any) -> None:
-    """Replace ``exit`` and ``quit`` in cells on a rank."""
+    """Replace ``exit`` and ``quit`` in cells on a rank, and show the line of ``sys.exit()``."""
     names = {"exit": NoExit(), "quit": NoExit()}
     shell.user_ns.update(names)
     shell.user_ns_hidden.update(names)
     # IPython says so after sys.exit(), which it does not obey.
     warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")
+    show = shell.showtraceback
+
+    def showtraceback(*args: Any, exception_only: bool = False, **kwargs: Any) -> None:
+        show(*args, **kwargs)  # IPython wants only the message of a SystemExit
+
+    shell.showtraceback = showtraceback
 
 
 # ---- forked children -------------------------------------------------------------------------
