@@ -159,6 +159,13 @@ def test_traceback_names_cell_and_line_of_the_notebook(kernel):
     assert f"Cell In[{number + 1}], line 3, in fail()" in traceback
 
 
+def test_error_of_showing_a_value_names_its_line(kernel):
+    out = kernel.run(px("class Value:\n    def __repr__(self):\n        return 1 / 0\nValue()"))
+    assert out.error["evalue"] == "rank 0: ZeroDivisionError: division by zero"
+    assert "----> 4         return 1 / 0" in out.traceback
+    assert out.traceback.endswith("\nranks 1, 2, 3: ZeroDivisionError: division by zero")
+
+
 def test_a_cell_right_after_a_failed_one_runs(kernel):
     """A kernel aborts requests that arrive just after a failure, here within half a second."""
     kernel.must("%px from ipykernel.kernelbase import Kernel")

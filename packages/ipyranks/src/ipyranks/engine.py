@@ -188,6 +188,8 @@ def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
         reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
         try:
             reply = await execute(*args, **kwargs)
+            if reply.get("ename") == "NoneType":  # the error of showing the cell's last value
+                reply |= {"ename": type(sys.last_value).__name__, "evalue": str(sys.last_value)}
             return reply
         except BaseException as error:  # without a reply, the notebook would lose this rank
             reply = _error_reply(kernel, error)
