@@ -389,16 +389,17 @@ def test_a_cell_can_await(kernel):
 
 
 @pytest.mark.parametrize(
-    "wait",
+    ("wait", "line"),
     [
-        "await asyncio.sleep(100)",
-        "await asyncio.gather(asyncio.sleep(100), asyncio.sleep(90))",
-        "await later(1); time.sleep(100)",
-        "await asyncio.gather(blocked(), asyncio.sleep(100))",
-        "await later(1); comm.recv(source=rank)",
+        ("await asyncio.sleep(100)", 3),
+        ("await asyncio.gather(asyncio.sleep(100), asyncio.sleep(90))", 3),
+        ("await later(1); time.sleep(100)", 3),
+        ("await asyncio.gather(blocked(), asyncio.sleep(100))", 8),
+        ("await later(1); comm.recv(source=rank)", 3),
+        ("await awaiting()", 10),
     ],
 )
-def test_an_awaiting_cell_ends_at_its_limit(kernel, wait):
+def test_an_awaiting_cell_ends_at_its_limit(kernel, wait, line):
     kernel.must(
         px("""
             import asyncio, time
@@ -407,12 +408,15 @@ def test_an_awaiting_cell_ends_at_its_limit(kernel, wait):
                 return x
             async def blocked():
                 time.sleep(100)
+            async def awaiting():
+                await asyncio.sleep(100)
         """)
     )
     cell = f"try:\n    {wait}\nexcept KeyboardInterrupt as end:\n    why = end\n    raise"
     out = kernel.run(px(cell, "--limit 2"), within=40)
     assert out.error["ename"] == "HangError"
     assert "are free again" in out.traceback
+    assert len(re.findall(rf"\n\d .*  cell \d+, line {line}\b", out.traceback)) == 4
     after = "%px type(why), len(asyncio.all_tasks()), await later(rank)"
     left = "(KeyboardInterrupt, 1, {})"  # that cell's own task
     assert kernel.must(after).text() == "".join(f"rank {r} = {left.format(r)}\n" for r in range(4))

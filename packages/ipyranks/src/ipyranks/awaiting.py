@@ -31,6 +31,9 @@ def _run(loop: asyncio.AbstractEventLoop, cell: Coroutine) -> Any:
 
 
 def _to_its_end(loop: asyncio.AbstractEventLoop, cell: Coroutine) -> Any:
+    from torch_mpi4py.log import heartbeat
+
+    heartbeat.awaits(cell)
     try:
         return loop.run_until_complete(cell)
     except BaseException as error:  # an interrupt, while the cell awaits something
@@ -41,6 +44,8 @@ def _to_its_end(loop: asyncio.AbstractEventLoop, cell: Coroutine) -> Any:
         finally:
             _cancel_all(loop)
         raise
+    finally:
+        heartbeat.awaits(None)
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

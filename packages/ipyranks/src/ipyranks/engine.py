@@ -122,6 +122,7 @@ def _advise() -> None:
 def _engine_class() -> Any:
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
+    from torch_mpi4py.board import call_site
     from torch_mpi4py.faults import deadlines
     from torch_mpi4py.log import heartbeat
 
@@ -164,6 +165,7 @@ def _engine_class() -> Any:
             shorten(shell.InteractiveTB)
             # A large send of another rank can only end with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
+            call_site.add_library(str(Path(__file__).parent))
             heartbeat.runs_cells()
             deadlines.watch()  # whose thread is the heart
             _run_cells(self.kernel, Breakpoints(self.kernel, self.events))

@@ -7,6 +7,7 @@ is worked out once; after that, a lookup takes half a microsecond.
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -88,6 +89,13 @@ def _new_place(places: dict[tuple[int, int], str], place: tuple[int, int], frame
         _files.clear()
     places[place] = site
     return site
+
+
+def add_library(directory: str) -> None:
+    """Count the Python files in a directory as a library's, as those of installed packages are."""
+    global _LIBRARIES
+    _LIBRARIES = (*_LIBRARIES, f"{directory}{os.sep}")
+    _files.clear()
 
 
 def shell() -> Any:

@@ -17,8 +17,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from inspect import iscoroutine
 from itertools import accumulate, chain, repeat, takewhile
-from operator import call, methodcaller
+from operator import attrgetter, call, methodcaller
 from types import FrameType
 from typing import Any
 
@@ -34,6 +35,7 @@ _reported: set[Callable[[], Any]] = set()  # those of them that have failed
 _shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
 _over = False  # the program has ended
 _told = False  # some program reports when cells begin and end
+_awaited: Any = None  # the coroutine of a cell that awaits
 _lock = threading.RLock()  # or the watcher could overwrite the end with an older state
 
 
@@ -67,7 +69,7 @@ def note() -> None:
 
 
 def _place_of_main_thread() -> str:
-    """Return the line in which the main thread is.
+    """Return the line in which the main thread is, or its cell, if that only awaits something.
 
     Before Python 3.12 a collection of garbage may begin while this thread is given an object for
     one of the main thread's frames. Destructors may let the main thread continue and leave that
@@ -75,8 +77,18 @@ def _place_of_main_thread() -> str:
     """
     main = threading.main_thread().ident or 0
     if sys.version_info >= (3, 12):
-        return site_of(sys._current_frames().get(main))
-    return site_of(next(filter(None, list(frames_uncollected(main))), None))
+        site = site_of(sys._current_frames().get(main))
+    else:
+        site = site_of(next(filter(None, list(frames_uncollected(main))), None))
+    return site or _place_in(_awaited)
+
+
+def _place_in(coroutine: Any) -> str:
+    """Return the innermost line of the program in a coroutine and those that it awaits."""
+    awaited = accumulate(chain([coroutine], repeat("cr_await")), getattr)
+    coroutines = list(takewhile(iscoroutine, awaited))
+    frames = list(_uncollected(map(attrgetter("cr_frame"), coroutines)))
+    return next(filter(None, map(site_of, reversed(frames))), "")
 
 
 def frames_uncollected(thread: int) -> Iterator[FrameType | None]:
@@ -86,7 +98,10 @@ def frames_uncollected(thread: int) -> Iterator[FrameType | None]:
     gc.disable() would be undone. With all objects made, walking along ``f_back`` makes none.
     """
     tops = map(methodcaller("get", thread), map(call, (sys._current_frames,)))
-    frames = takewhile(bool, accumulate(chain(tops, repeat("f_back")), getattr))
+    return _uncollected(takewhile(bool, accumulate(chain(tops, repeat("f_back")), getattr)))
+
+
+def _uncollected(frames: Iterator[FrameType | None]) -> Iterator[FrameType | None]:
     uncollected = chain(map(call, (gc.disable,)), frames, map(call, (gc.enable,)))
     ways = {True: uncollected, False: frames}
     return chain.from_iterable(map(ways.__getitem__, map(call, (gc.isenabled,))))
@@ -143,6 +158,15 @@ def end_cell(outcome: str, lost: int = 0) -> None:
         lost: what it has lost, in flags that you define.
     """
     _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
+
+
+def awaits(coroutine: Any) -> None:
+    """Tell which coroutine is the running cell that awaits, None for no such cell.
+
+    Its line is shown while only libraries are on the stack, as those of an event loop.
+    """
+    global _awaited
+    _awaited = coroutine
 
 
 def current_run() -> str:
