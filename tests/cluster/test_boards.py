@@ -11,7 +11,7 @@ from torch_mpi4py.board.event_board import Event
 from torch_mpi4py.board.rank_states import RankState
 
 AHEAD_S = 1000.0  # the other host's clock
-SEEN = RankView(True, "run", 5.0, 1, 7, 6.0, False, 0.5, 5.5, 0.25, 9)
+SEEN = RankView(True, "run", 5.0, 1, 7, 6.0, False, 0.5, 5.5, 0.25, 9, 2)
 EVENT = Event(1, "recv", "comm", 1, -1, 0, 8, "int32", "(2,)", 5.0, None, "", "", True, (0, 1), 5.5)
 
 

@@ -226,10 +226,10 @@ def test_rank_that_receives_its_cell_late(hangs, wait_until):
         with limit_passed(hangs):
             out = hangs.finish(running)
         assert "Rank 3 is idle: it has not begun the cell" in out.traceback
-        assert "Rank 3 does not react to signals" in out.traceback
+        assert "Rank 3 does not end when interrupted" in out.traceback
         out = hangs.run("%px kept")  # it would run what rank 3 still has to run before
         assert out.error["ename"] == "ClusterError"
-        assert "Rank 3 does not react to signals" in out.error["evalue"]
+        assert "Rank 3 does not end when interrupted" in out.error["evalue"]
     finally:
         os.kill(late, signal.SIGCONT)
     wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 3 comes back")
@@ -390,7 +390,7 @@ def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, gate, wait_u
     assert out.error["ename"] == "HangError"
     assert re.search(r"Rank 1 is stuck in C code \[cell \d+, line 9\]", out.error["evalue"])
     assert "All other ranks are free again" in out.traceback
-    assert "Rank 1 does not react to signals" in out.traceback
+    assert "Rank 1 does not end when interrupted" in out.traceback
     out = hangs.run("%px kept")
     assert out.error["ename"] == "ClusterError"
     assert "cluster.kill(1)" in out.error["evalue"]
@@ -402,6 +402,95 @@ def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, gate, wait_u
         return hangs.run("%px kept").error is None
 
     wait_until(comes_back, 60, "rank 1 comes back")
+    assert_trains(hangs)
+
+
+@pytest.fixture
+def patient(hangs):
+    """The notebook waits long for a rank that does not end, and soon interrupts it again."""
+    hangs.must("from ipyranks import recovery")
+    hangs.must("recovery._FREE_WITHIN_S, recovery._INSIST_AFTER_S = 15, 1")
+    yield
+    hangs.must("recovery._FREE_WITHIN_S, recovery._INSIST_AFTER_S = 6, 3")
+
+
+CATCHES = """
+import time
+if rank == 1:
+    while True:
+        try:
+            time.sleep(0.5)
+        except:
+            pass
+comm.barrier()
+"""
+
+
+def test_a_loop_that_catches_its_interrupt_ends(hangs, patient, wait_until):
+    places = {"waiting": [0, 2, 3], "computing": [1]}
+    running = begin(hangs, CATCHES, wait_until, **places, options=" --limit 60")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    assert out.error["ename"] == "HangError"
+    assert re.search(r"Rank 1 is still computing \[cell \d+, line 7\]", out.error["evalue"])
+    assert "All ranks are free again" in out.traceback
+    assert_trains(hangs)
+
+
+# In a library, where no exception is raised in each line.
+CATCHES_ALL = """
+import time, pathlib
+loop = '''
+while True:
+    try:
+        while not path.exists():
+            time.sleep(0.1)
+        break
+    except BaseException:
+        pass
+'''
+if rank == 1:
+    exec(compile(loop, "<a library>", "exec"), {{"time": time, "path": pathlib.Path({path!r})}})
+comm.barrier()
+"""
+
+
+def test_a_loop_that_catches_every_interrupt_is_named(hangs, patient, tmp_path, wait_until):
+    path, places = tmp_path / "ends", {"waiting": [0, 2, 3], "computing": [1]}
+    cell = CATCHES_ALL.format(path=str(path))
+    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    path.touch()
+    catches = r"Rank 1 catches every interrupt and goes on \[cell \d+, line 14\]; ranks 0, 2 and 3"
+    assert re.search(catches, out.error["evalue"])
+    assert rows_of(out.traceback)[1].startswith("catching  every interrupt, and going on")
+    assert "Rank 1 does not end when interrupted" in out.traceback
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
+    assert_trains(hangs)
+
+
+HANDLES = """
+import time, pathlib
+pathlib.Path({folder!r}, str(rank)).touch()
+try:
+    time.sleep(100)
+except KeyboardInterrupt:
+    while not pathlib.Path({folder!r}, "ends").exists():
+        time.sleep(0.01)
+    print("saved")
+    raise
+"""
+
+
+def test_a_cell_that_handles_its_interrupt_is_left_alone(hangs, patient, tmp_path, wait_until):
+    running = hangs.begin("%%px\n" + HANDLES.format(folder=str(tmp_path)))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 60, "all ranks are in the cell")
+    hangs.interrupt()
+    out = hangs.finish(running)  # after 15 s, in which they are interrupted again
+    assert "Ranks 0, 1, 2 and 3 are still computing" in out.traceback
+    (tmp_path / "ends").touch()
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "they come back")
     assert_trains(hangs)
 
 

@@ -100,7 +100,7 @@ def test_restart_of_the_kernel_while_all_ranks_are_stuck_in_c(hangs, gate, wait_
     hangs.restart(now=True)
     said = hangs.start_cluster(4)
     advice = (
-        "Ranks 0, 1, 2, 3 do not react to signals and could not be freed. Wait until they come "
+        "Ranks 0, 1, 2, 3 do not end when interrupted and could not be freed. Wait until they come "
         "back by themselves, with all variables, or call cluster.restart() for fresh ranks."
     )
     assert advice in said
@@ -234,7 +234,7 @@ def test_start_replaces_ranks_that_are_all_stuck_in_c(hangs, gate, traces, wait_
     hangs.events = directory / "events"
     all_stuck(hangs, gate.cell, 4, wait_until)
     hangs.restart(now=True)
-    assert "do not react to signals and could not be freed" in hangs.start_cluster(4)
+    assert "do not end when interrupted and could not be freed" in hangs.start_cluster(4)
     said = hangs.must("cluster.restart()", within=100).text()
     assert "4 fresh ranks in " in said
     assert "lost: everything on ranks 0, 1, 2, 3, which no longer answered" in said

@@ -33,7 +33,7 @@ board = BoardWriter(3, 4, Path(sys.argv[1]))
 recv = board.string("recv")
 board.begin(recv, 0, 1, "cell 5, line 2", peer=1, tag=7, size=12)
 board.set_verdict("default", "it hangs")
-position = Position(1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True, "a run", True)
+position = Position(1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True, "a run", True, 2)
 board.set_position(position)
 send, texts = board.string("send"), [(name, board.string(name)) for name in "abcdefgh"]
 for turn in itertools.count():
@@ -100,6 +100,7 @@ def test_board_of_a_stopped_or_dead_process(
         True,
         "a run",
         True,
+        2,
     )
     assert board.latest().kind == "send"
     assert board.latest_end == board.latest().end

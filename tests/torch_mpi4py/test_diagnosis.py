@@ -180,6 +180,11 @@ CASES = {
         "Rank 1 is stuck in C code [cell 3, line 9], where no signal reaches it; ranks 0 and 2 "
         "wait in barrier.",
     ),
+    "in a loop that goes on after interrupts": (
+        [waits(0, "barrier"), RankState(1, "catching", site="cell 3, line 9")],
+        "Rank 1 catches every interrupt and goes on [cell 3, line 9]; rank 0 waits in barrier "
+        "[cell 3, line 2]. Around that line, write `except Exception:`",
+    ),
     "dead": (
         [waits(0, "recv", peer=1), RankState(1, "dead")],
         "Rank 1 has died; rank 0 waited in recv [cell 3, line 2].",

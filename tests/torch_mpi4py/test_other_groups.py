@@ -61,7 +61,7 @@ def report(**kinds: str) -> HangReport:
 
 
 def test_report_names_ranks_outside_the_collective() -> None:
-    found = report(rank_0="all_reduce", rank_1="all_reduce").with_stuck([0, 1])
+    found = report(rank_0="all_reduce", rank_1="all_reduce").with_stuck({0: 0, 1: 0})
     assert found.diagnosis == (
         "Ranks 0 and 1 are stuck in C code [cell 4, line 2], where no signal reaches it. Ranks 0 "
         "and 1 are in all_reduce, in group 1 of PyTorch's nccl. Rank 2 is not. A rank cannot be "

@@ -38,6 +38,8 @@ class RankView(NamedTuple):
         waited_at: when that was read, by the clock of its host.
         ran: seconds for which its main thread has run on a core, by its latest heartbeat.
         looks: how often it has looked for other ranks while it slept and waited for them.
+        interrupts: how many have reached the Python code of its cell, and did not find it
+            handling another.
     """
 
     running: bool = False
@@ -51,6 +53,7 @@ class RankView(NamedTuple):
     waited_at: float = 0.0
     ran: float = 0.0
     looks: int = 0
+    interrupts: int = 0
 
     @property
     def signs(self) -> Signs:
@@ -132,6 +135,7 @@ class BoardsHere:
             waited_at=waits.at if waits else 0.0,
             ran=signs.ran,
             looks=signs.looks,
+            interrupts=position.interrupts,
         )
 
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:

@@ -157,7 +157,9 @@ class Cell:
             self.late = who.ranks_of(late)
             by = signum if self.end == "interrupted" else signal.SIGINT
             self.stuck = free(self._cluster, self.result, by) if by else self.late
-            self.report = self.report.with_stuck(self.stuck)
+            views = self._cluster.boards.snapshot(who.engines_of(self.stuck))
+            interrupts = {who.rank_of(engine): view.interrupts for engine, view in views.items()}
+            self.report = self.report.with_stuck(interrupts)
             if still_moves:
                 self.report = replace(self.report, diagnosis=_STILL_MOVES)
         self.result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)

@@ -25,6 +25,7 @@ from .engine_exit import (
     look_after_children,
 )
 from .exchange import KeeperClient
+from .interrupts import Interrupts
 from .rank_functions import describe, lost_flags, namespace, print_help, read_label
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
@@ -170,6 +171,7 @@ def _engine_class() -> Any:
             deadlines.watch()  # whose thread is the heart
             _run_cells(self.kernel, Breakpoints(self.kernel, self.events))
             _abort_nothing(self.kernel)
+            Interrupts(self.kernel)
             look_after_children(self.keeper.let_go, self._signal_stop)
             self.keeper.tell(rank, "registered", describe(names["device"]))
 

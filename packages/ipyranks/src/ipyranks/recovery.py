@@ -25,6 +25,7 @@ _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
 _FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
 _STUCK_AFTER_S = 1.5
 _SIGNAL_AGAIN_S = 0.1
+_INSIST_AFTER_S = 3.0  # until then, a cell that catches the interrupt may end its own way
 _SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
 _LOOK_AGAIN_S = 0.01
 _MORE_THAN_THE_RANKS_S = 10.0  # which end a shrink by themselves when their time is over
@@ -50,7 +51,9 @@ def free(cluster: Connection, result: Any, signum: int = signal.SIGINT) -> list[
         # Before its cell begins, a rank does not notice a signal.
         views = cluster.boards.snapshot(unfinished(result))
         for engine, view in views.items():
-            if view.running and view.began > signalled.get(engine, 0.0):
+            since = signalled.get(engine, 0.0)
+            insists = time.perf_counter() > since + _INSIST_AFTER_S and view.interrupts > 0
+            if view.running and (view.began > since or insists):
                 signalled[engine] = time.perf_counter()
                 cluster.signal(signum, [cluster.who.rank_of(engine)])
         waited = time.perf_counter() - began
@@ -136,7 +139,7 @@ class Recovery:
         one = len(ranks) == 1
         who = f"Rank {ranks[0]} does" if one else f"Ranks {', '.join(map(str, ranks))} do"
         back = f"{'it comes' if one else 'they come'} back by {'itself' if one else 'themselves'}"
-        cannot = f"{who} not react to signals and could not be freed."
+        cannot = f"{who} not end when interrupted and could not be freed."
         if len(ranks) == self._cluster.n:
             return (
                 f"{cannot} Wait until {back}, with all variables, or call cluster.restart() for "

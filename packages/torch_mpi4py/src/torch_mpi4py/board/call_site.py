@@ -64,6 +64,12 @@ def site_of(frame: FrameType | None) -> str:
     return ""
 
 
+def is_of_the_program(frame: FrameType) -> bool:
+    """Return whether a frame is of the user's program, and not of a library."""
+    name = frame.f_code.co_filename
+    return (_files[name] if name in _files else _new_file(name)) is not None
+
+
 def _new_file(filename: str) -> dict[tuple[int, int], str] | None:
     places: dict[tuple[int, int], str] | None = {}
     if filename in _cells():

@@ -226,6 +226,13 @@ def _busy(world: World, waits: Waits) -> str:
             f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, where no "
             f"signal reaches it{others}.{_overdue(world)}"
         )
+    if catching := _in_state(world, "catching"):
+        return (
+            f"{_subject(catching, 'catches', 'catch')} every interrupt and "
+            f"{'goes' if len(catching) == 1 else 'go'} on{at(world[catching[0]].site)}{others}. "
+            "Around that line, write `except Exception:` instead of `except:` or `except "
+            "BaseException:`, so that an interrupt ends the cell."
+        )
     if computing := _in_state(world, "computing"):
         why = _overdue(world) or " Either a loop there never ends, or it needs more time."
         return (

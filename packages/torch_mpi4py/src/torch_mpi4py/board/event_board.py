@@ -40,7 +40,7 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Precedes the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 9"
+FORMAT = "torch_mpi4py event board 10"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 512 * 1024
 
@@ -217,6 +217,8 @@ class Position(NamedTuple):
             together; empty if not known.
         at_breakpoint: whether the main thread is stopped at a breakpoint, where a user may
             look into it.
+        interrupts: how many have reached the Python code of the latest cell; one that comes while
+            it handles another does not count.
     """
 
     time: float
@@ -231,6 +233,7 @@ class Position(NamedTuple):
     notebook: bool = False
     run: str = ""
     at_breakpoint: bool = False
+    interrupts: int = 0
 
 
 class Verdict(NamedTuple):

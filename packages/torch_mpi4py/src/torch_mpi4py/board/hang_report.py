@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
@@ -14,6 +14,9 @@ from .rank_states import MOST_PAST, RankState, classify, describe, name_ranks, w
 _WIDEST = 90  # of what an error says
 _TITLES = ("rank", "state", "what", "where", "for")
 _MOST_LINES = 16
+# A rank that has not ended at a signal, by the interrupts that have reached its Python code: while
+# it handles the first, it may yet end.
+_UNENDED = ("stuck", "computing", "catching")
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,14 @@ class HangReport:
         """The ranks that wait in communication."""
         return [state.rank for state in self.ranks if state.state == "waiting"]
 
-    def with_stuck(self, ranks: Iterable[int]) -> HangReport:
-        """The same, knowing that ``ranks`` did not react to a signal."""
+    def with_stuck(self, ranks: Mapping[int, int]) -> HangReport:
+        """The same, knowing that some ranks did not end at a signal.
+
+        Args:
+            ranks: how many interrupts have reached the Python code of each of them.
+        """
         states = [
-            replace(state, state="stuck")
+            replace(state, state=_UNENDED[min(ranks[state.rank], 2)])
             if state.rank in ranks and state.state == "computing"
             else state
             for state in self.ranks

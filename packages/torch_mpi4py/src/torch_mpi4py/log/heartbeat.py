@@ -35,6 +35,7 @@ _reported: set[Callable[[], Any]] = set()  # those of them that have failed
 _shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
 _over = False  # the program has ended
 _told = False  # some program reports when cells begin and end
+_interrupts = 0  # that have reached the running cell
 _awaited: Any = None  # the coroutine of a cell that awaits
 _lock = threading.RLock()  # or the watcher could overwrite the end with an older state
 
@@ -58,7 +59,7 @@ def note() -> None:
         site = _place_of_main_thread()
     with _lock:
         if _shown is before and not _over:  # else the main thread has moved on, and shown where to
-            _show(site)
+            _show(site, interrupts=_interrupts)
     for do in at_each_beat.copy():
         try:
             do()
@@ -146,8 +147,10 @@ def begin_cell(number: int, run: str = "") -> None:
         number: the cell's, 0 where cells are not counted.
         run: a text of your own that no other run of a cell has, the same on all ranks.
     """
-    began = time.perf_counter()
-    _show(cell=number, running=True, outcome="", began=began, lost=0, notebook=True, run=run)
+    global _interrupts
+    _interrupts, began = 0, time.perf_counter()
+    new: dict[str, Any] = {"cell": number, "run": run, "began": began, "running": True}
+    _show(**new, outcome="", lost=0, notebook=True, interrupts=0)
 
 
 def end_cell(outcome: str, lost: int = 0) -> None:
@@ -158,6 +161,16 @@ def end_cell(outcome: str, lost: int = 0) -> None:
         lost: what it has lost, in flags that you define.
     """
     _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
+
+
+def count_interrupt() -> int:
+    """Count an interrupt that has reached the running cell; return how many there have been.
+
+    A signal handler may call this: only the next heartbeat writes it on the board.
+    """
+    global _interrupts
+    _interrupts += 1
+    return _interrupts
 
 
 def awaits(coroutine: Any) -> None:

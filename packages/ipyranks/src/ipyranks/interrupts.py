@@ -1,0 +1,66 @@
+"""Ends a cell that catches its interrupt, as an endless loop with a bare ``except:`` does.
+
+The first interrupt of a cell raises KeyboardInterrupt, as in any program. A second one means that
+the cell has caught it, so KeyboardInterrupt is raised in the program's next line, too: that is the
+first line of the handler, and an exception there leaves the ``try``. While the cell still handles
+the first one, for instance to save its state, others do nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """Handles the interrupts of a rank, in cells and in functions that the notebook calls.
+
+    Args:
+        kernel: that of the rank.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._traces = False
+        self._before, self._after = kernel.pre_handler_hook, kernel.post_handler_hook
+        kernel.pre_handler_hook, kernel.post_handler_hook = self._begin, self._end
+
+    def _begin(self) -> None:
+        self._before()
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _end(self) -> None:
+        if self._traces:
+            sys.settrace(None)
+            self._traces = False
+        self._after()
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        from torch_mpi4py.log import heartbeat
+
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            return
+        traced_by_others = sys.gettrace() is not None and not self._traces  # a debugger
+        if heartbeat.count_interrupt() > 1 and not traced_by_others:
+            self._raise_in_the_next_line(frame)
+        raise KeyboardInterrupt
+
+    def _raise_in_the_next_line(self, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt in the line that comes next, of the program's functions.
+
+        Python stops tracing when a trace function raises, so it does that only once.
+        """
+        from torch_mpi4py.board import call_site
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            if event == "line":
+                raise KeyboardInterrupt
+            return trace
+
+        while frame is not None:
+            if call_site.is_of_the_program(frame):
+                frame.f_trace = trace
+            frame = frame.f_back
+        self._traces = True
+        sys.settrace(lambda frame, event, arg: None)
