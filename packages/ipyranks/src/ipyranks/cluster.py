@@ -14,6 +14,7 @@ from .notebook_client import NotebookClient
 from .rank_table import count
 from .recovery import Recovery
 from .shared_folder import make_shared_folder
+from .stop_button import StopButton
 from .whereabouts import Whereabouts
 
 
@@ -165,13 +166,14 @@ class Cluster(Connection):
     def limit(self, value: Any) -> None:
         self._limit = Limit.of(value)
 
-    def open(self, found: bool = False) -> None:
+    def open(self, button: StopButton, found: bool = False) -> None:
         """Connect to the ranks, and have this notebook's cells run on them.
 
         Args:
+            button: the stop button that interrupts this.
             found: see :meth:`.Recovery.open`.
         """
-        self.recovery.open(found)
+        self.recovery.open(button, found)
         Cluster.current = self
 
     def restart(self) -> Cluster:

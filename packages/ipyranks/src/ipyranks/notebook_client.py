@@ -19,6 +19,7 @@ from typing import Any
 from .errors import ClusterError, StartError
 from .exchange import BlockingChannel
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, no_room, python, tail
+from .stop_button import StopButton
 
 _POLL_S = 0.02
 _ANSWER_WITHIN_S = 15.0  # immediate, unless the machine has many busy ranks
@@ -51,6 +52,7 @@ class NotebookClient:
     @classmethod
     def start(
         cls,
+        button: StopButton,
         key: str,
         n: int,
         grace: float,
@@ -60,7 +62,10 @@ class NotebookClient:
     ) -> NotebookClient:
         """Start a cluster and wait until all ranks are registered; leave nothing otherwise.
 
+        ``button`` ends the wait, and may not interrupt anything else.
+
         Raises:
+            KeyboardInterrupt: if it was pressed.
             StartError: if it does not start; the message says why.
         """
         directory = RuntimeDir.create(key)
@@ -93,7 +98,8 @@ class NotebookClient:
             )
         client = cls(ours, directory, process)
         try:
-            client.await_ready(within[1])
+            with button.listening():
+                client.await_ready(within[1])
         except BaseException:
             client.stop()
             raise

@@ -16,7 +16,7 @@ from .connection import Connection
 from .errors import DIED, ClusterError
 from .notebook_client import NotebookClient
 from .rank_table import count
-from .stop_button import StopButton, interruption
+from .stop_button import StopButton, interruption, stoppable
 
 _POLL_S = 0.02
 _ASK_EVERY_S = 0.5  # to ask the keeper whether the cluster still lives
@@ -320,12 +320,13 @@ class Recovery:
         self._leave_out(before.lost_hosts)
         before.begin_stop(politely=False)
         cluster.disconnect()
-        try:
-            cluster.hold(NotebookClient.start(**self.settings))
-            self._forget()
-        finally:
-            before.stop()
-        self.open()
+        with stoppable("the restart was interrupted; start_cluster() starts fresh ranks") as button:
+            try:
+                cluster.hold(NotebookClient.start(button, **self.settings))
+                self._forget()
+            finally:
+                before.stop()
+            self.open(button)
         seconds = time.monotonic() - began
         print(f"{count(cluster.n, 'fresh ')} in {seconds:.1f} s; {lost}")
         print(cluster.who)
@@ -360,17 +361,19 @@ class Recovery:
             parts.append(f"everything on {rank_list(silent)}, which no longer answered")
         return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
-    def open(self, found: bool = False) -> None:
+    def open(self, button: StopButton, found: bool = False) -> None:
         """Connect to the ranks of a cluster that is ready; stop it if that fails.
 
         Args:
+            button: the :class:`~ipyranks.stop_button.StopButton` that interrupts this.
             found: it has variables; when interrupted, leave it to be found again.
         """
         cluster = self._cluster
         try:
-            cluster.connect()
-            if found:
-                self._free_from_old_cell()
+            with button.listening():
+                cluster.connect()
+                if found:
+                    self._free_from_old_cell()
         except BaseException as error:
             cluster.disconnect()
             if not found or not isinstance(error, KeyboardInterrupt):

@@ -22,6 +22,7 @@ from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import sweep_stale
 from .slurm import is_inside, read_settings
+from .stop_button import stoppable
 
 _USUAL_START_S = 60.0  # and so many more for each rank:
 _USUAL_PER_RANK_S = 2.0
@@ -196,7 +197,8 @@ def _running_cluster(settings: dict) -> Cluster | None:
         _say_why_not(keeper, error)
         keeper.stop()
         return None
-    cluster.open(found=True)
+    with stoppable("start_cluster was interrupted; the ranks keep their variables") as button:
+        cluster.open(button, found=True)
     cluster.recovery.renew()
     return cluster
 
@@ -217,8 +219,9 @@ def _say_why_not(keeper: NotebookClient, error: ClusterError) -> None:
 
 def _fresh_cluster(settings: dict) -> Cluster:
     sweep_stale()
-    cluster = Cluster(NotebookClient.start(**settings), settings)
-    cluster.open()
+    with stoppable("the start was interrupted; nothing is left of the cluster") as button:
+        cluster = Cluster(NotebookClient.start(button, **settings), settings)
+        cluster.open(button)
     return cluster
 
 

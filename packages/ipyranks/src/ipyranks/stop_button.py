@@ -74,9 +74,20 @@ class StopButton:
         self.presses += 1
         if self._listens:
             self._listens = False
+            self._deaf_until = time.monotonic() + _DEAF_S
             raise KeyboardInterrupt
         if time.monotonic() > self._deaf_until and callable(self._before):
             self._before(signum, frame)
+
+
+@contextlib.contextmanager
+def stoppable(message: str) -> Iterator[StopButton]:
+    """A stop button; if it is pressed, a notebook shows only ``message``."""
+    with StopButton() as button:
+        try:
+            yield button
+        except KeyboardInterrupt:
+            raise interruption(message) from None
 
 
 def interruption(message: str, details: Sequence[str] = ()) -> KeyboardInterrupt:
