@@ -359,7 +359,10 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     if failures:
         raise RemoteCellError(failures, report=cell.report or cluster.report())
     answers: dict[int, Any] = cell.answers()
-    lines = [answers[rank].line for rank in cell.late if rank in answers]
+    waiting = cell.report.waiting if cell.report else []
+    # A rank that waits does so for one that computes, if there is one.
+    culprits = [rank for rank in cell.late if rank not in waiting] or cell.late
+    lines = [answers[rank].line for rank in culprits if rank in answers]
     late = _too_long(exercise, cell.late, next(filter(None, lines), ""))
     for rank, answer in answers.items():
         if answer.kind == "out of time" and rank not in cell.late:  # nobody has interrupted it

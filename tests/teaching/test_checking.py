@@ -236,6 +236,15 @@ def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline)
     assert renewed.startswith("Communication is renewed: comm and the default process group")
 
 
+def test_the_line_is_that_of_the_rank_that_computes(told) -> None:
+    code = (
+        "def total(comm):\n    if comm.rank == 1:\n        while True: pass\n"
+        "    return comm.allreduce(comm.rank + 1)"
+    )
+    said = told(code, deadline=3).splitlines()[0]
+    assert "within 3 s on ranks 0, 1. It was in line 3: `while True: pass` (does" in said
+
+
 def test_leftover_message_does_not_affect_the_next_check(told) -> None:
     said = told(
         "def total(comm):\n    comm.isend('left behind', dest=1 - comm.rank)\n"
