@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from numbers import Real
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     Raises:
         UnknownExerciseError: if there is no such exercise.
         CheckError: if the exercise runs on the ranks, and no cluster is running or it is too
-            small; if this is a rank.
+            small; if this is a rank; if ``deadline`` is no number of seconds above 0.
     """
     global _checked
     exercise = find(id)
@@ -59,7 +60,7 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
             "without %%px"
         )
     if deadline is not None:
-        exercise = exercise._replace(deadline=deadline)
+        exercise = exercise._replace(deadline=_seconds(deadline))
     if _checked:
         raise CheckError(
             f"the check of {_checked} is running, and your function has called check again: put "
@@ -72,6 +73,13 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     finally:
         _checked = ""
         class_record.checks("")
+
+
+def _seconds(deadline: Any) -> float:
+    is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
+    if not is_number or not 0 < deadline <= threading.TIMEOUT_MAX:
+        raise CheckError(f"deadline={deadline!r}: give seconds above 0, such as deadline=60")
+    return float(deadline)
 
 
 def _is_rank() -> bool:

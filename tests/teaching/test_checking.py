@@ -298,6 +298,13 @@ def test_check_in_the_notebook(capsys) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("deadline", [-1, 0, float("nan"), float("inf"), 1e300, True, "x", "5"])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused(deadline) -> None:
+    with pytest.raises(CheckError, match=r"give seconds above 0, such as deadline=60$"):
+        check("90.double", lambda x: 2 * x, deadline=deadline)
+
+
+@pytest.mark.usefixtures("own_exercises")
 def test_an_endless_loop_in_the_notebook(capsys, allow) -> None:
     allow(1)
 
