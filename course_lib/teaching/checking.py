@@ -340,18 +340,33 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
         if cell.end == "interrupted":
             message = f"{interrupted}; their variables are kept"
             raise interruption(message, lost.getvalue().splitlines())
-    return together(verdicts), cell.output.text("stdout", _LAST_LINES), lost.getvalue()
+    verdict = together(verdicts)
+    if verdict.kind == "right" and cluster.n < exercise.sure_on:
+        verdict.text += _not_sure(exercise, cluster)
+    return verdict, cell.output.text("stdout", _LAST_LINES), lost.getvalue()
 
 
 def _too_few_ranks(exercise: Exercise, cluster: Cluster) -> str:
     """What to do if an answer could be right without a message."""
-    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
-    way = "cluster.restart()" if again >= exercise.ranks else "start_cluster(4, replace=True)"
     return (
         f"{exercise.id} cannot be checked: it needs at least {exercise.ranks} ranks, and the "
-        f"cluster has only {cluster.n}; start more with {way}, then run the cell with your "
-        "function again"
+        f"cluster has only {cluster.n}; start more with {_way_to(exercise.ranks, cluster)}, then "
+        "run the cell with your function again"
     )
+
+
+def _not_sure(exercise: Exercise, cluster: Cluster) -> str:
+    return (
+        f" Some mistakes, such as a message in the wrong direction, do not show on {cluster.n} "
+        f"ranks: to be sure, start more with {_way_to(exercise.sure_on, cluster)}, and check it "
+        "there too."
+    )
+
+
+def _way_to(ranks: int, cluster: Cluster) -> str:
+    """The call that starts at least so many."""
+    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
+    return "cluster.restart()" if again >= ranks else "start_cluster(4, replace=True)"
 
 
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:

@@ -13,7 +13,9 @@ import pytest
 from course_lib.teaching import catalogue
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
+from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.run_check import CheckResult
+from course_lib.teaching.solution_marks import unmarked
 
 RANKS_AGREE = """
 assert comm.allreduce(1) == world_size, "comm works"
@@ -243,6 +245,31 @@ def test_the_line_is_that_of_the_rank_that_computes(told) -> None:
     )
     said = told(code, deadline=3).splitlines()[0]
     assert "within 3 s on ranks 0, 1. It was in line 3: `while True: pass` (does" in said
+
+
+@pytest.mark.parametrize(
+    ("id", "is_sure"),
+    [
+        ("00.global_accuracy", False),
+        ("01.ring_pass", False),
+        ("01.shift", False),
+        ("01.handshake", False),
+        ("01.write_in_order", False),
+        ("03.any_world_size", True),
+    ],
+)
+def test_a_right_answer_is_right_on_two_ranks_too(cluster, capsys, id, is_sure) -> None:
+    code = unmarked(exercise_cell(id)).removeprefix("%%px\n")
+    cluster.view.execute(f"from mpi4py import MPI\n{code}", silent=True)
+    capsys.readouterr()
+    check(id)
+    said = capsys.readouterr().out.strip()
+    assert said.startswith(f"{id}: right.")
+    doubt = (
+        ". Some mistakes, such as a message in the wrong direction, do not show on 2 ranks: to be "
+        "sure, start more with start_cluster(4, replace=True), and check it there too."
+    )
+    assert said.endswith(doubt) != is_sure
 
 
 def test_leftover_message_does_not_affect_the_next_check(told) -> None:
