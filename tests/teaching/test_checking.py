@@ -324,6 +324,42 @@ def test_check_in_the_notebook(capsys) -> None:
     )
 
 
+IN_VAIN = {
+    "async": "it is defined with `async def`, so a call of it runs none of its lines. Define",
+    "yield": "its `yield` makes it a generator, so a call of it runs none of its lines. Return",
+    "class": "it is a class, so a call of it only creates an object. Define a function,",
+}
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("kind", IN_VAIN)
+def test_a_function_whose_call_runs_nothing(capsys, kind) -> None:
+    async def later(x):
+        return 2 * x
+
+    def bit_by_bit(x):
+        yield 2 * x
+
+    class Double:
+        def __init__(self, x):
+            self.result = 2 * x
+
+    said = said_of(capsys, {"async": later, "yield": bit_by_bit, "class": Double}[kind])
+    assert said.startswith(f"90.double: not yet: {IN_VAIN[kind]}")
+    assert said.endswith(" (not-a-plain-function)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("async", "async def total(comm):\n    return comm.allreduce(comm.rank + 1)"),
+        ("yield", "def total(comm):\n    yield comm.allreduce(comm.rank + 1)"),
+    ],
+)
+def test_a_function_on_the_ranks_whose_call_runs_nothing(told, kind, code) -> None:
+    assert told(code).startswith(f"90.total: not yet: {IN_VAIN[kind]}")
+
+
 @pytest.mark.usefixtures("own_exercises")
 @pytest.mark.parametrize("deadline", [-1, 0, float("nan"), float("inf"), 1e300, True, "x", "5"])
 def test_a_deadline_that_is_no_number_of_seconds_is_refused(deadline) -> None:
