@@ -324,6 +324,21 @@ def test_check_in_the_notebook(capsys) -> None:
     )
 
 
+@pytest.mark.usefixtures("own_exercises")
+def test_a_very_long_text_is_cut_in_the_middle(capsys) -> None:
+    def raises(x):
+        raise ValueError(f"begins {'x' * 100_000} ends")
+
+    said = said_of(capsys, raises)
+    assert len(said) < 2000
+    assert "your function raised ValueError: begins xxx" in said
+    assert "xxx ends, called with x=4. It happened in line" in said
+    check("00.neighbours", lambda rank, world_size: "x" * 100_000)
+    said = capsys.readouterr().out
+    assert len(said) < 3000
+    assert said.endswith("xxx', not two numbers: `return left, right` (not-two-numbers)\n")
+
+
 IN_VAIN = {
     "async": "it is defined with `async def`, so a call of it runs none of its lines. Define",
     "yield": "its `yield` makes it a generator, so a call of it runs none of its lines. Return",
