@@ -42,6 +42,9 @@ class CheckError(RuntimeError):
 def check(id: str, function: Callable | None = None, *, deadline: float | None = None) -> None:
     """Try your answer to exercise ``id`` and print the result.
 
+    In the notebook, one long call in C code, such as ``sum(range(10**11))``, outlasts the deadline
+    and the stop button, because Python can do nothing until it returns: restart the kernel.
+
     Args:
         id: the exercise, e.g. ``"01.ring_pass"``.
         function: for an exercise in the notebook, your function, if not the one of that name.
