@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from numbers import Real
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ class CheckError(RuntimeError):
 def check(id: str, function: Callable | None = None, *, deadline: float | None = None) -> None:
     """Try your answer to exercise ``id`` and print the result.
 
+    In the notebook, one long call in C code, such as ``sum(range(10**11))``, outlasts the deadline
+    and the stop button, because Python can do nothing until it returns: restart the kernel.
+
     Args:
         id: the exercise, e.g. ``"01.ring_pass"``.
         function: for an exercise in the notebook, your function, if not the one of that name.
@@ -49,7 +53,7 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     Raises:
         UnknownExerciseError: if there is no such exercise.
         CheckError: if the exercise runs on the ranks, and no cluster is running or it is too
-            small; if this is a rank.
+            small; if this is a rank; if ``deadline`` is no number of seconds above 0.
     """
     global _checked
     exercise = find(id)
@@ -59,7 +63,7 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
             "without %%px"
         )
     if deadline is not None:
-        exercise = exercise._replace(deadline=deadline)
+        exercise = exercise._replace(deadline=_seconds(deadline))
     if _checked:
         raise CheckError(
             f"the check of {_checked} is running, and your function has called check again: put "
@@ -72,6 +76,13 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
     finally:
         _checked = ""
         class_record.checks("")
+
+
+def _seconds(deadline: Any) -> float:
+    is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
+    if not is_number or not 0 < deadline <= threading.TIMEOUT_MAX:
+        raise CheckError(f"deadline={deadline!r}: give seconds above 0, such as deadline=60")
+    return float(deadline)
 
 
 def _is_rank() -> bool:
@@ -332,18 +343,33 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
         if cell.end == "interrupted":
             message = f"{interrupted}; their variables are kept"
             raise interruption(message, lost.getvalue().splitlines())
-    return together(verdicts), cell.output.text("stdout", _LAST_LINES), lost.getvalue()
+    verdict = together(verdicts)
+    if verdict.kind == "right" and cluster.n < exercise.sure_on:
+        verdict.text += _not_sure(exercise, cluster)
+    return verdict, cell.output.text("stdout", _LAST_LINES), lost.getvalue()
 
 
 def _too_few_ranks(exercise: Exercise, cluster: Cluster) -> str:
     """What to do if an answer could be right without a message."""
-    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
-    way = "cluster.restart()" if again >= exercise.ranks else "start_cluster(4, replace=True)"
     return (
         f"{exercise.id} cannot be checked: it needs at least {exercise.ranks} ranks, and the "
-        f"cluster has only {cluster.n}; start more with {way}, then run the cell with your "
-        "function again"
+        f"cluster has only {cluster.n}; start more with {_way_to(exercise.ranks, cluster)}, then "
+        "run the cell with your function again"
     )
+
+
+def _not_sure(exercise: Exercise, cluster: Cluster) -> str:
+    return (
+        f" Some mistakes, such as a message in the wrong direction, do not show on {cluster.n} "
+        f"ranks: to be sure, start more with {_way_to(exercise.sure_on, cluster)}, and check it "
+        "there too."
+    )
+
+
+def _way_to(ranks: int, cluster: Cluster) -> str:
+    """The call that starts at least so many."""
+    again = cluster.recovery.settings["n"]  # more than ``cluster.n`` if it was shrunk
+    return "cluster.restart()" if again >= ranks else "start_cluster(4, replace=True)"
 
 
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:
@@ -359,7 +385,10 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     if failures:
         raise RemoteCellError(failures, report=cell.report or cluster.report())
     answers: dict[int, Any] = cell.answers()
-    lines = [answers[rank].line for rank in cell.late if rank in answers]
+    waiting = cell.report.waiting if cell.report else []
+    # A rank that waits does so for one that computes, if there is one.
+    culprits = [rank for rank in cell.late if rank not in waiting] or cell.late
+    lines = [answers[rank].line for rank in culprits if rank in answers]
     late = _too_long(exercise, cell.late, next(filter(None, lines), ""))
     for rank, answer in answers.items():
         if answer.kind == "out of time" and rank not in cell.late:  # nobody has interrupted it

@@ -110,7 +110,7 @@ class Exercise(NamedTuple):
     """The description of an exercise, available without running anything.
 
     ``deadline``: seconds that the whole check may take. ``ranks``: how many its check needs at
-    least, if it runs on them.
+    least, if it runs on them. ``sure_on``: on how many a right verdict is certain.
     """
 
     id: str
@@ -121,6 +121,7 @@ class Exercise(NamedTuple):
     module: str
     checker: str
     ranks: int
+    sure_on: int
 
 
 def exercise(
@@ -131,11 +132,14 @@ def exercise(
     hints: list[str],
     deadline: float = DEADLINE_SECONDS,
     ranks: int = 2,
+    sure_on: int = 3,
 ) -> Callable[[Callable], Callable]:
     """Mark a function as the check of exercise ``id``; see the module's text.
 
     On one rank, an answer that sends nothing would be right: set ``ranks=1`` only if the function
-    does not communicate.
+    does not communicate. On two, left is right, and the root or the last: a learner with fewer
+    than ``sure_on`` ranks is told so. Set it lower if the check finds all mistakes there too, for
+    instance because it rehearses other numbers of ranks.
 
     Raises:
         ValueError: if ``where`` is unknown or there are not three hints.
@@ -146,8 +150,9 @@ def exercise(
         raise ValueError(f"{id}: an exercise has three hints, not {len(hints)}")
 
     def mark(check: Callable) -> Callable:
+        names = (check.__module__, check.__name__)
         check.exercise = Exercise(  # type: ignore[attr-defined]
-            id, function, where, tuple(hints), deadline, check.__module__, check.__name__, ranks
+            id, function, where, tuple(hints), deadline, *names, ranks, sure_on
         )
         return check
 

@@ -24,13 +24,15 @@ import re
 import string
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .exercise import Exercise, WrongAnswer
+from .judges.trials import in_short
 
 ANY, RIGHT, EQUIVALENT = "Any exercise", "Right answers", "Equivalent changes"
 SHARED = Path(__file__).parent / "judges" / "mistakes.md"
 
+_LONGEST_FIELD = 2000  # characters of a result, say, in a message
 _HEADING = re.compile(r"(#+) +(.+?) *$")
 _FENCE = re.compile(r"(```+) *(.*?) *$")
 _EXERCISE = re.compile(r"\d\d[a-z]?\.\w+")
@@ -90,10 +92,7 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
     if missing:
         problem = f"the judge of {wrong.name} does not give {{{missing[0]}}}; it gives "
         raise MistakesError(path, text.line, problem + (", ".join(wrong.fields) or "nothing"))
-    fields = {
-        name: explain(value, exercise) if isinstance(value, WrongAnswer) else value
-        for name, value in wrong.fields.items()
-    }
+    fields = {name: _filled_in(value, exercise) for name, value in wrong.fields.items()}
     try:
         told = text.template.format(**fields)
     except (ValueError, TypeError) as error:  # {rank:.3g} for a text, say
@@ -104,6 +103,12 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
     reason = explain(wrong.reason, exercise)
     raised = wrong.reason.mistake == "it-raises"  # an exception of the learner's comes first
     return f"{reason} ({told})" if raised else f"{told} ({reason})"
+
+
+def _filled_in(value: Any, exercise: Exercise | None) -> Any:
+    if isinstance(value, WrongAnswer):
+        return explain(value, exercise)
+    return in_short(value, _LONGEST_FIELD) if isinstance(value, str) else value
 
 
 def in_general(name: str, exercise: Exercise) -> str:

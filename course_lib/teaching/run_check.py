@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # PyTorch's message if there is no process group.
 _NO_PROCESS_GROUP = "Default process group has not been initialized"
+_NEVER_RAN = WrongAnswer("not-a-plain-function: yield")
 _NOT_THE_LEARNERS = ("course_lib", "rank_by_rank", "torch", "torch_mpi4py")
 
 
@@ -97,6 +99,7 @@ def _result(
     check = getattr(importlib.import_module(module), checker)
     tried = _Tried(function)
     try:
+        _need_plain_function(function)
         return CheckResult("right", check(tried) or "")
     except NotImplementedError:
         return CheckResult("not attempted")
@@ -105,7 +108,7 @@ def _result(
     except WrongAnswer as wrong:
         if tried.error is not None and wrong.__cause__ is None:
             return tried.raised(tried.error)
-        return CheckResult("wrong", str(wrong), wrong.mistake, tried.line, wrong=wrong)
+        return _wrong(_NEVER_RAN if tried.never_ran else wrong, tried.line)
     except out_of_time as error:
         if tried.error is not None:
             return tried.raised(tried.error)
@@ -122,7 +125,13 @@ def _result(
             return CheckResult("freed", str(error), reset=True)
         if tried.last is not None and tried.last in (error, error.__cause__):
             return tried.raised(error)
+        if tried.never_ran:
+            return _wrong(_NEVER_RAN)
         return CheckResult("broken", traceback.format_exc())
+
+
+def _wrong(wrong: WrongAnswer, line: str = "") -> CheckResult:
+    return CheckResult("wrong", str(wrong), wrong.mistake, line, wrong=wrong)
 
 
 def is_learners(function: object) -> bool:
@@ -131,6 +140,14 @@ def is_learners(function: object) -> bool:
         function = function.func
     module = getattr(function, "__module__", "") or ""
     return callable(function) and module.partition(".")[0] not in _NOT_THE_LEARNERS
+
+
+def _need_plain_function(function: Callable) -> None:
+    """Raise unless a call runs its lines: a generator's run when a check takes its items."""
+    if inspect.isclass(function):
+        raise WrongAnswer("not-a-plain-function: a class")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise WrongAnswer("not-a-plain-function: async")
 
 
 class _Tried:
@@ -148,11 +165,20 @@ class _Tried:
         self.error: BaseException | None = None
         self.last: BaseException | None = None
         self.asked = self._asks = ""
+        self._generator: Any = None  # of the last call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Before the call, which may change them.
         self._asks = named(self.function, args)
-        return self.call(self.function, *args, **kwargs)
+        result = self.call(self.function, *args, **kwargs)
+        self._generator = result if inspect.isgenerator(result) else None
+        return result
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether it made a generator, and the check has not taken anything from it."""
+        made = self._generator
+        return made is not None and inspect.getgeneratorstate(made) == inspect.GEN_CREATED
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call other code of the learner's: a function that theirs has returned, a hook."""

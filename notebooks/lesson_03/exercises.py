@@ -39,7 +39,7 @@ ANY_HINTS = [
 ]
 
 
-@exercise("03.any_world_size", function="sum_over_all", where="engines", hints=ANY_HINTS)
+@exercise("03.any_world_size", function="sum_over_all", where="engines", hints=ANY_HINTS, sure_on=2)
 def check_any_world_size(sum_over_all: Callable) -> str:
     from .judge_all_reduces import judge_any_world_size, the_same_for_real
     from .judge_rehearsals import contribution, total
@@ -71,7 +71,11 @@ REDUCE_SCATTER_HINTS = [
 
 
 @exercise(
-    "03.reduce_scatter", function="reduce_scatter", where="engines", hints=REDUCE_SCATTER_HINTS
+    "03.reduce_scatter",
+    function="reduce_scatter",
+    where="engines",
+    hints=REDUCE_SCATTER_HINTS,
+    sure_on=2,
 )
 def check_reduce_scatter(reduce_scatter: Callable) -> str:
     import numpy as np
@@ -106,7 +110,9 @@ ALL_GATHER_HINTS = [
 ]
 
 
-@exercise("03.all_gather", function="all_gather", where="engines", hints=ALL_GATHER_HINTS)
+@exercise(
+    "03.all_gather", function="all_gather", where="engines", hints=ALL_GATHER_HINTS, sure_on=2
+)
 def check_all_gather(all_gather: Callable) -> str:
     import numpy as np
 
@@ -140,7 +146,7 @@ MENDED_HINTS = [
 ]
 
 
-@exercise("03.mended_ring", function="mended_ring", where="engines", hints=MENDED_HINTS)
+@exercise("03.mended_ring", function="mended_ring", where="engines", hints=MENDED_HINTS, sure_on=2)
 def check_mended_ring(mended_ring: Callable) -> str:
     from .judge_all_reduces import judge_mended_ring, the_same_for_real
     from .judge_rehearsals import contribution, total

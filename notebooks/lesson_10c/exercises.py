@@ -24,7 +24,7 @@ MERGE_HINTS = [
 ]
 
 
-@exercise("10c.merge", function="merge", where="engines", hints=MERGE_HINTS, ranks=1)
+@exercise("10c.merge", function="merge", where="engines", hints=MERGE_HINTS, ranks=1, sure_on=1)
 def check_merge(merge) -> str:
     from .judge_merge import judge_merge
 
@@ -45,7 +45,12 @@ ORDER_HINTS = [
 
 
 @exercise(
-    "10c.balanced_order", function="balanced_order", where="engines", hints=ORDER_HINTS, ranks=1
+    "10c.balanced_order",
+    function="balanced_order",
+    where="engines",
+    hints=ORDER_HINTS,
+    ranks=1,
+    sure_on=1,
 )
 def check_balanced_order(balanced_order) -> str:
     from .judge_order import judge_order
@@ -89,7 +94,9 @@ DISPATCH_HINTS = [
 ]
 
 
-@exercise("10c.dispatch", function="dispatch", where="engines", hints=DISPATCH_HINTS, ranks=1)
+@exercise(
+    "10c.dispatch", function="dispatch", where="engines", hints=DISPATCH_HINTS, ranks=1, sure_on=1
+)
 def check_dispatch(dispatch) -> str:
     from .judge_dispatch import judge_dispatch
 

@@ -13,7 +13,9 @@ import pytest
 from course_lib.teaching import catalogue
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
+from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.run_check import CheckResult
+from course_lib.teaching.solution_marks import unmarked
 
 RANKS_AGREE = """
 assert comm.allreduce(1) == world_size, "comm works"
@@ -236,6 +238,40 @@ def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline)
     assert renewed.startswith("Communication is renewed: comm and the default process group")
 
 
+def test_the_line_is_that_of_the_rank_that_computes(told) -> None:
+    code = (
+        "def total(comm):\n    if comm.rank == 1:\n        while True: pass\n"
+        "    return comm.allreduce(comm.rank + 1)"
+    )
+    said = told(code, deadline=3).splitlines()[0]
+    assert "within 3 s on ranks 0, 1. It was in line 3: `while True: pass` (does" in said
+
+
+@pytest.mark.parametrize(
+    ("id", "is_sure"),
+    [
+        ("00.global_accuracy", False),
+        ("01.ring_pass", False),
+        ("01.shift", False),
+        ("01.handshake", False),
+        ("01.write_in_order", False),
+        ("03.any_world_size", True),
+    ],
+)
+def test_a_right_answer_is_right_on_two_ranks_too(cluster, capsys, id, is_sure) -> None:
+    code = unmarked(exercise_cell(id)).removeprefix("%%px\n")
+    cluster.view.execute(f"from mpi4py import MPI\n{code}", silent=True)
+    capsys.readouterr()
+    check(id)
+    said = capsys.readouterr().out.strip()
+    assert said.startswith(f"{id}: right.")
+    doubt = (
+        ". Some mistakes, such as a message in the wrong direction, do not show on 2 ranks: to be "
+        "sure, start more with start_cluster(4, replace=True), and check it there too."
+    )
+    assert said.endswith(doubt) != is_sure
+
+
 def test_leftover_message_does_not_affect_the_next_check(told) -> None:
     said = told(
         "def total(comm):\n    comm.isend('left behind', dest=1 - comm.rank)\n"
@@ -286,6 +322,64 @@ def test_check_in_the_notebook(capsys) -> None:
         "with x=4. "
         f"It happened in line {line}: `return [x][x]` (it-raises)"
     )
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_very_long_text_is_cut_in_the_middle(capsys) -> None:
+    def raises(x):
+        raise ValueError(f"begins {'x' * 100_000} ends")
+
+    said = said_of(capsys, raises)
+    assert len(said) < 2000
+    assert "your function raised ValueError: begins xxx" in said
+    assert "xxx ends, called with x=4. It happened in line" in said
+    check("00.neighbours", lambda rank, world_size: "x" * 100_000)
+    said = capsys.readouterr().out
+    assert len(said) < 3000
+    assert said.endswith("xxx', not two numbers: `return left, right` (not-two-numbers)\n")
+
+
+IN_VAIN = {
+    "async": "it is defined with `async def`, so a call of it runs none of its lines. Define",
+    "yield": "its `yield` makes it a generator, so a call of it runs none of its lines. Return",
+    "class": "it is a class, so a call of it only creates an object. Define a function,",
+}
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("kind", IN_VAIN)
+def test_a_function_whose_call_runs_nothing(capsys, kind) -> None:
+    async def later(x):
+        return 2 * x
+
+    def bit_by_bit(x):
+        yield 2 * x
+
+    class Double:
+        def __init__(self, x):
+            self.result = 2 * x
+
+    said = said_of(capsys, {"async": later, "yield": bit_by_bit, "class": Double}[kind])
+    assert said.startswith(f"90.double: not yet: {IN_VAIN[kind]}")
+    assert said.endswith(" (not-a-plain-function)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("async", "async def total(comm):\n    return comm.allreduce(comm.rank + 1)"),
+        ("yield", "def total(comm):\n    yield comm.allreduce(comm.rank + 1)"),
+    ],
+)
+def test_a_function_on_the_ranks_whose_call_runs_nothing(told, kind, code) -> None:
+    assert told(code).startswith(f"90.total: not yet: {IN_VAIN[kind]}")
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("deadline", [-1, 0, float("nan"), float("inf"), 1e300, True, "x", "5"])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused(deadline) -> None:
+    with pytest.raises(CheckError, match=r"give seconds above 0, such as deadline=60$"):
+        check("90.double", lambda x: 2 * x, deadline=deadline)
 
 
 @pytest.mark.usefixtures("own_exercises")

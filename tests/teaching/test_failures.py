@@ -30,6 +30,7 @@ MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
         ([DeadlineError(), KeyError("x")], "it-raises", "rank 1 raised KeyError: 'x'"),
         ([MISFIT, DeadlineError()], "ranks-disagree", "rank 0: barrier; rank 1: all_reduce"),
         ([ValueError("one\ntwo"), None], "it-raises", "ValueError: one"),
+        ([ValueError("\n\none\ntwo"), None], "it-raises", "ValueError: one"),
         ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "with tag 3 from"),
     ],
 )

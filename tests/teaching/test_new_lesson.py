@@ -75,7 +75,11 @@ def test_check_accepts_right_and_rejects_wrong_answers(
         check(ID)
         return capsys.readouterr().out.strip()
 
-    assert told(unmarked(cell)) == f"{ID}: right. Every rank has the mean of 2 numbers."
+    assert told(unmarked(cell)) == (
+        f"{ID}: right. Every rank has the mean of 2 numbers. Some mistakes, such as a message in "
+        "the wrong direction, do not show on 2 ranks: to be sure, start more with "
+        "start_cluster(4, replace=True), and check it there too."
+    )
     assert told(blanked(cell)) == f"{ID}: not attempted yet."
     assert len(found.wrong[ID]) >= 3
     for mistake, code in found.wrong[ID].items():

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..exercise import WrongAnswer, staged
+from .trials import in_short
+
+_LONGEST = 1000  # characters of an error's text
 
 Errors = Sequence[BaseException | None]
 
@@ -67,10 +70,11 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
 
 
 def in_full(error: BaseException) -> str:
-    """Return the error's kind and its text, if it has one."""
+    """Return the error's kind and its text, if it has one; of a very long one both ends."""
+    text = in_short(f"{error}".strip(), _LONGEST)
     if isinstance(error, StandIn):
-        return f"{error}"
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def in_one_line(error: BaseException) -> str:

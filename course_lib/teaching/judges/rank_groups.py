@@ -84,12 +84,14 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
-    """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0.
+    """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0 of more than two.
 
     In that ``comm``, no rank has its number in the world. All ranks learn the result: otherwise
     rank 0 would continue with the check, and wait for the others.
     """
     judge(comm)
+    if comm.size < 3:  # alone, a rank has no one to send to
+        return
     few: Any = comm.Split(color=0 if comm.rank > 0 else MPI.UNDEFINED, key=comm.rank)
     there = {"p": comm.size, "last": comm.size - 1, "last_there": comm.size - 2}
     mistake: Exception | None = None

@@ -111,11 +111,11 @@ def shown(value: object) -> str:
     return in_short(_rounded(value))
 
 
-def in_short(text: str) -> str:
+def in_short(text: str, longest: int = _LONGEST) -> str:
     """Return a text, a long one cut to its two ends."""
-    if len(text) <= _LONGEST:
+    if len(text) <= longest:
         return text
-    return f"{text[: _LONGEST - 40]} ... {text[-30:]}"
+    return f"{text[: longest - 40]} ... {text[-30:]}"
 
 
 def _rounded(value: object) -> str:

@@ -17,7 +17,7 @@ def check_double(double) -> str:
     return "4 became 8."
 
 
-@exercise("90.total", function="total", where="engines", hints=HINTS, deadline=60.0)
+@exercise("90.total", function="total", where="engines", hints=HINTS, deadline=60.0, sure_on=2)
 def check_total(total) -> str:
     from torch_mpi4py import world
 
