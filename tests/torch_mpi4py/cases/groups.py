@@ -289,6 +289,17 @@ def case_very_long_timeout(rank, size):
     dist.destroy_process_group()
 
 
+@case(sizes=(2,))
+def case_timeout_set_by_torchs_function(rank, size):
+    group = dist.new_group()
+    for each in (group, None):
+        usual = (each or dist.group.WORLD).timeout
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=17), each)
+        assert (each or dist.group.WORLD).timeout == timedelta(seconds=17)
+        dist.distributed_c10d._set_pg_timeout(usual, each)
+    still_works(group)
+
+
 @case(group=False, sizes=(1,), seconds=90)
 def case_running_out_of_communicators_raises(rank, size):
     """The error says what is used up and what to do."""
