@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,8 @@ def comes_true(condition: Callable[[], bool]) -> bool:
     """Return whether ``condition`` comes true once other threads and ranks have had their turn."""
     deadline = time.monotonic() + 20
     while True:
-        gc.collect()
+        if gc.isenabled():
+            gc.collect()
         if condition() or time.monotonic() > deadline:
             return condition()
         time.sleep(0.01)
@@ -398,6 +400,22 @@ def case_default_arguments_of_torch_follow_the_current_group(rank, size):
         del tensor, summed
         # The watcher looks at this thread's frames ten times a second, and holds them meanwhile.
         assert comes_true(lambda group=group: group() is None), "something keeps a destroyed group"
+
+
+@case(sizes=(2,))
+def case_destroyed_group_is_freed_without_the_garbage_collector(rank: int, size: int) -> None:
+    gc.disable()
+    try:
+        group: Any = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        work.get_future().then(lambda done: 1).wait()
+        comm = weakref.ref(group._channels[0].comm)
+        dist.destroy_process_group(group)
+        del group, work
+        assert comes_true(lambda: comm() is None), "a cycle keeps the communicator"
+    finally:
+        gc.enable()
 
 
 @case(sizes=(2,))
