@@ -250,6 +250,25 @@ def case_profile_has_the_operations_that_gloos_has(rank, size):
     assert same_as_gloo(program, rank, size)["all_reduce [[1000]]"] == 3
 
 
+@own_group
+def case_collective_inside_a_gradient_of_torch_func(rank, size):
+    def program(folder: Path):
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            total = (x * x * x).sum()
+            dist.all_reduce(total)
+            dist.all_reduce(total, async_op=True).wait()
+            dist.broadcast(total, 0)
+            return total
+
+        def slope(x: torch.Tensor) -> torch.Tensor:
+            return torch.func.grad(loss)(x).sum()
+
+        x = torch.arange(3, dtype=torch.float64) + rank
+        return torch.func.grad_and_value(loss)(x), torch.func.grad(slope)(x)
+
+    same_as_gloo(program, rank, size)
+
+
 @case(sizes=(2,))
 def case_profile_shows_an_asynchronous_operation_until_its_end(rank, size):
     one, found = torch.ones(1), []

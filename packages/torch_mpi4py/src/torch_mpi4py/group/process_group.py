@@ -516,7 +516,11 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
             and not (tensor.is_neg() or tensor.is_conj())
         ):
             op = opts.reduceOp
-            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            try:
+                address = tensor.data_ptr()
+            except RuntimeError:  # one of torch.func's, which has no memory
+                return self._allreduce(tensors, opts)
+            signature = address, tensor.numel(), tensor.dtype, hash(op)
             known = _known_all_reduces.get(signature)
             if known is None:
                 require_reachable(tensor, "tensor", "all_reduce", (strided,))
