@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,8 @@ def comes_true(condition: Callable[[], bool]) -> bool:
     """Return whether ``condition`` comes true once other threads and ranks have had their turn."""
     deadline = time.monotonic() + 20
     while True:
-        gc.collect()
+        if gc.isenabled():
+            gc.collect()
         if condition() or time.monotonic() > deadline:
             return condition()
         time.sleep(0.01)
@@ -289,6 +291,17 @@ def case_very_long_timeout(rank, size):
     dist.destroy_process_group()
 
 
+@case(sizes=(2,))
+def case_timeout_set_by_torchs_function(rank, size):
+    group = dist.new_group()
+    for each in (group, None):
+        usual = (each or dist.group.WORLD).timeout
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=17), each)
+        assert (each or dist.group.WORLD).timeout == timedelta(seconds=17)
+        dist.distributed_c10d._set_pg_timeout(usual, each)
+    still_works(group)
+
+
 @case(group=False, sizes=(1,), seconds=90)
 def case_running_out_of_communicators_raises(rank, size):
     """The error says what is used up and what to do."""
@@ -387,6 +400,22 @@ def case_default_arguments_of_torch_follow_the_current_group(rank, size):
         del tensor, summed
         # The watcher looks at this thread's frames ten times a second, and holds them meanwhile.
         assert comes_true(lambda group=group: group() is None), "something keeps a destroyed group"
+
+
+@case(sizes=(2,))
+def case_destroyed_group_is_freed_without_the_garbage_collector(rank: int, size: int) -> None:
+    gc.disable()
+    try:
+        group: Any = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        work.get_future().then(lambda done: 1).wait()
+        comm = weakref.ref(group._channels[0].comm)
+        dist.destroy_process_group(group)
+        del group, work
+        assert comes_true(lambda: comm() is None), "a cycle keeps the communicator"
+    finally:
+        gc.enable()
 
 
 @case(sizes=(2,))

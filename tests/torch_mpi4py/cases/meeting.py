@@ -496,6 +496,30 @@ def case_comm_collective_missed_by_a_rank_ends_in_time(rank: int, size: int) -> 
     assert renew_world().allgather(rank) == list(range(size))
 
 
+@case(sizes=(2, 3, 4))
+def case_late_rank_fails_at_once_where_the_others_have_given_up_comm(rank: int, size: int) -> None:
+    last = size - 1
+    for call in (
+        lambda comm: comm.allreduce(rank),
+        lambda comm: comm.Barrier(),
+        lambda comm: comm.bcast(rank, root=last),
+        lambda comm: comm.Split(0, rank),
+    ):
+        comm = renew_world()
+        comm.allreduce(rank)  # they have met before
+        if rank < last:
+            comm.timeout = WAIT_SECONDS
+            with raises(FREED, within=WAIT_SECONDS + SLACK):
+                call(comm)
+        dist.barrier()
+        if rank == last:
+            with raises(RevokedError, within=0.5 * comm.timeout):
+                call(comm)
+            with raises(CommunicationError, within=0.5 * comm.timeout):
+                comm.send(rank, 0)
+    assert renew_world().allgather(rank) == list(range(size))
+
+
 @case(sizes=(2, 3))
 def case_interrupting_one_rank_in_comm_frees_all(rank: int, size: int) -> None:
     before = deadlines.has_abandoned_a_thread()

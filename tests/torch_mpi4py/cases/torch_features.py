@@ -5,10 +5,12 @@ Other modules compare much of this with a serial model, to rounding; here it is 
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.join import Join
@@ -31,6 +33,7 @@ from tests.torch_mpi4py.beside_gloo import same_as_gloo, values_of
 from tests.torch_mpi4py.cases.data_parallel import TINY_MB
 from tests.torch_mpi4py.serial import INPUTS, loss_of, mlp, sgd, shard
 
+CPU = torch.profiler.ProfilerActivity.CPU
 own_group = case(group=False, seconds=90)
 # Sums of more than two bfloat16: gloo rounds after each addition, this backend once at the end.
 BFLOAT16_TOLERANCE = 2e-2
@@ -218,3 +221,73 @@ def case_loss_parallel(rank, size):
     torch.testing.assert_close(loss, alone.detach(), rtol=1e-10, atol=1e-10)
     wanted = [parameter.grad for parameter in model.parameters()]
     torch.testing.assert_close(gradients, wanted, rtol=1e-10, atol=1e-10)
+
+
+@case(group=False, sizes=(2,), seconds=90)
+def case_profile_has_the_operations_that_gloos_has(rank, size):
+    def program(folder: Path):
+        ones, sparse = torch.ones(1000), torch.eye(3).to_sparse()
+        model = DDP(mlp())
+        with torch.profiler.profile(activities=[CPU], record_shapes=True) as found:
+            dist.all_reduce(ones)
+            dist.all_reduce(ones, async_op=True).wait()
+            dist.all_reduce(sparse)
+            dist.broadcast(ones, 0)
+            dist.all_gather([torch.empty(1000) for _ in range(size)], ones)
+            dist.barrier()
+            dist.send(ones, 1) if rank == 0 else dist.recv(ones, 0)
+            funcol.wait_tensor(funcol.all_reduce(ones, "sum", dist.group.WORLD))
+            loss_of(model, 0, rank).backward()
+        counts = Counter[str]()
+        for event in found.events():
+            backend, _, name = event.name.partition(":")
+            if backend in {"gloo", "mpi4py"}:
+                counts[name.removeprefix("sparse_")] += 1
+                if name in {"all_reduce", "broadcast", "send", "recv"}:
+                    counts[f"{name} {event.input_shapes}"] += 1
+        return {name: count for name, count in counts.items() if "3, 3" not in name}
+
+    assert same_as_gloo(program, rank, size)["all_reduce [[1000]]"] == 3
+
+
+@own_group
+def case_collective_inside_a_gradient_of_torch_func(rank, size):
+    def program(folder: Path):
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            total = (x * x * x).sum()
+            dist.all_reduce(total)
+            dist.all_reduce(total, async_op=True).wait()
+            dist.broadcast(total, 0)
+            return total
+
+        def slope(x: torch.Tensor) -> torch.Tensor:
+            return torch.func.grad(loss)(x).sum()
+
+        x = torch.arange(3, dtype=torch.float64) + rank
+        return torch.func.grad_and_value(loss)(x), torch.func.grad(slope)(x)
+
+    same_as_gloo(program, rank, size)
+
+
+@case(sizes=(2,))
+def case_profile_shows_an_asynchronous_operation_until_its_end(rank, size):
+    one, found = torch.ones(1), []
+    for ends_in_time in (True, False):
+        dist.barrier()
+        if rank == 0:
+            with torch.profiler.profile(activities=[CPU]) as profile:
+                work = dist.all_reduce(one, async_op=True)
+                torch.zeros(3).add_(1)
+                if ends_in_time:
+                    dist.send(one, 1)
+                    work.wait()
+            if not ends_in_time:
+                dist.send(one, 1)
+                work.wait()
+            found.append({event.name: event.time_range for event in profile.events()})
+        else:
+            dist.recv(torch.ones(1), 0)
+            dist.all_reduce(one)
+    for times in found:
+        assert times["mpi4py:all_reduce"].start < times["aten::add_"].start
+        assert times["mpi4py:all_reduce"].end > times["aten::add_"].end

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import warnings
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -53,6 +55,7 @@ def register() -> None:
     self_recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     self_recording.add("mpi4py")
     _leave_out_torchcomms(c10d)
+    _set_timeouts_of_ours(c10d)
     _registered = True
 
 
@@ -75,6 +78,21 @@ def _leave_out_torchcomms(c10d: Any) -> None:
         return new_comm(backend, *arguments, **options)
 
     c10d.new_comm = new_comm_unless_ours
+
+
+def _set_timeouts_of_ours(c10d: Any) -> None:
+    """Have PyTorch's function for a group's timeout accept more than gloo's and NCCL's."""
+    set_timeout = c10d._set_pg_timeout
+
+    @functools.wraps(set_timeout)
+    def set_timeout_of_any(timeout: timedelta, group: Any = None) -> None:
+        chosen = c10d._get_default_group() if group is None else group
+        if getattr(type(chosen), "backend", "") == "mpi4py":
+            chosen.set_timeout(timeout)
+        else:
+            set_timeout(timeout, group)
+
+    c10d._set_pg_timeout = set_timeout_of_any
 
 
 @atexit.register

@@ -69,14 +69,17 @@ class CommArrivals(Slot):
         if math.isnan(number):
             return
         count = int(number)
+        self._done = count - 1
         self._show(count, _PLACE)
-        for peer in self._needed(operation.what, args, kwargs):
-            if peer.words[peer.first] < count:
-                break
-        else:
-            return
+        needed = self._needed(operation.what, args, kwargs)
         try:
-            self._await_needed(operation, count, args, kwargs)
+            for peer in needed:
+                if peer.words[peer.first] < count:
+                    self._await_needed(operation, count, args, kwargs)
+                    break
+            for words, place in self._gone:
+                if words[place]:
+                    self._confirm(operation, count)
         except BaseException as error:
             if not isinstance(error, RankFailedError):  # the others learn of it too
                 deadlines.revoke(self._comm)
@@ -125,6 +128,7 @@ class CommArrivals(Slot):
                 self._sleep_until_come(operation, missing, _PLACE, count, has_come)
                 if operation.reason:
                     raise operation.freed_error()
+                self._confirm(operation, count)
 
 
 def open_comm_arrivals(comm: MPI.Intracomm, seconds: float) -> CommArrivals | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 
 from ..core.buffers import require_reachable
 
@@ -39,7 +40,12 @@ def as_list(
 
 
 def _result(tensor: Any) -> Any:
-    """Return the result of a functional collective if ``tensor`` is only a placeholder for it."""
+    """Return the tensor for which ``tensor`` stands.
+
+    That is the result of a functional collective, or what torch.func.grad differentiates.
+    """
+    if isinstance(tensor, torch.Tensor) and functorch.is_gradtrackingtensor(tensor):
+        return _result(functorch.get_unwrapped(tensor))
     if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait"):
         return tensor
     return tensor.trigger_wait()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakMethod, WeakSet, WeakValueDictionary
 
 from ..core import collective_counts
 from ..core.call import mismatch
@@ -80,7 +80,14 @@ class Channel(deadlines.Runner):
         # that has the turn removes those that it has run.
         self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
-        self._progress = ProgressThread(name, self._queue, self.run)
+        # A circle would keep the communicator where the program switches the garbage collector off.
+        run = WeakMethod(self.run)
+
+        def run_next() -> bool:
+            still_there = run()
+            return still_there is not None and still_there()
+
+        self._progress = ProgressThread(name, self._queue, run_next)
         self._abandoned = False
         self._arrivals: Arrivals | RemoteArrivals | None = open_arrivals(comm, seconds)
         self._sums: SharedSums | None = None

@@ -25,6 +25,7 @@ from ..faults import deadlines, pending_requests
 from ..faults.deaths import is_broken, is_revoked
 from ..faults.mpi_errors import translate
 from ..log.events import ANY, Token, begin_message, log
+from ..log.profiling import Record
 from ..meeting.doorbell import Awaited, wait, wait_unwatched
 from .channel import Channel
 from .futures import (
@@ -114,6 +115,7 @@ class PointToPointWork(Handle):
     """Handle on one send or receive under way."""
 
     receives = False
+    record: Record | None = None
     _request: Any = None
 
     def __init__(
@@ -279,6 +281,8 @@ class PointToPointWork(Handle):
     def _end(self) -> None:
         self.done = True
         log.end(self.event, self.error)
+        if self.record is not None:
+            self.record.end()
 
     def __del__(self) -> None:
         log.drop(self.event)

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, strided
+from torch.autograd import profiler
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from ..board.call_site import site_of
@@ -35,6 +36,7 @@ from ..exits import ends
 from ..faults import comm_reaper, deadlines, deaths
 from ..log.events import ANY, log
 from ..log.live_groups import live_groups
+from ..log.profiling import Record
 from ..meeting import message_progress
 from . import collectives, group_comms, missing_ranks, point_to_point
 from .argument_checks import (
@@ -355,6 +357,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         work.options = opts
         if asynchronous:  # its caller may change them while it waits in the queue
             work.take_options()
+        if profiler._is_profiler_enabled:
+            work.record = Record(call.name, result)
         work.started = started = perf_counter()
         if log.enabled:
             kind, dtype, shape, size = call.places or log.describe(call)
@@ -512,7 +516,11 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
             and not (tensor.is_neg() or tensor.is_conj())
         ):
             op = opts.reduceOp
-            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            try:
+                address = tensor.data_ptr()
+            except RuntimeError:  # one of torch.func's, which has no memory
+                return self._allreduce(tensors, opts)
+            signature = address, tensor.numel(), tensor.dtype, hash(op)
             known = _known_all_reduces.get(signature)
             if known is None:
                 require_reachable(tensor, "tensor", "all_reduce", (strided,))
@@ -787,6 +795,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         if not 0 <= tag <= largest_tag():
             raise ValueError(f"tag must be a whole number from 0 to {largest_tag()}, not {tag}")
         work = start(tensor, peer, tag, self._channels[0], self._seconds)
+        if profiler._is_profiler_enabled:
+            work.record = Record("recv" if work.receives else "send", work.tensors)
         block = self._block() if self._blocks else None
         if block is not None:
             block.works.append(work)

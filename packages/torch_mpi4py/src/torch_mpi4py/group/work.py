@@ -17,6 +17,7 @@ from ..core.errors import DeadlineError, RevokedError
 from ..core.links import Link
 from ..faults.deadlines import Operation, bounded
 from ..log.events import Token, log
+from ..log.profiling import Record
 from .collectives import Plan
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
 
@@ -95,6 +96,7 @@ class Collective(Operation):
         options: torch's options of the call, until :meth:`take_options`.
         link: the link that carries it, None if MPI does.
         event: its entry in the event log.
+        record: its entry in the profile of PyTorch's profiler.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
     run it, under the channel's lock for ends.
@@ -108,6 +110,7 @@ class Collective(Operation):
     options: Any = None
     link: Link | None = None
     event: Token | None = None
+    record: Record | None = None
 
     # Held until the end, if some other thread may run it.
     _baton: Any = None
@@ -142,6 +145,8 @@ class Collective(Operation):
         if self._baton is None:  # only this thread waits for it
             self.error = self.error or error
             log.end(self.event, error)
+            if self.record is not None:
+                self.record.end()
             self.done = True
             return
         # The watcher may give up a call at the very moment it returns after all. A thread may
@@ -151,6 +156,8 @@ class Collective(Operation):
                 return
             self.error = error
             log.end(self.event, error)
+            if self.record is not None:
+                self.record.end()
             self.done = True
             self._baton.release()
         if (on_done := self._on_done) is not None:
