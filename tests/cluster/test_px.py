@@ -166,6 +166,15 @@ def test_error_of_showing_a_value_names_its_line(kernel):
     assert out.traceback.endswith("\nranks 1, 2, 3: ZeroDivisionError: division by zero")
 
 
+def test_input_on_a_rank_says_where_to_call_it(kernel):
+    out = kernel.run(px("import getpass\nname = getpass.getpass() if rank else input('Name? ')"))
+    lines = out.traceback.splitlines()
+    call = "name = getpass.getpass() if rank else input('Name? ')"
+    assert f"StdinNotImplementedError in line 3 of its cell: {call}" in lines
+    assert "a rank has no keyboard. Call input() in a cell without %%px" in out.error["evalue"]
+    assert not any("kernelbase" in line for line in lines), out.traceback
+
+
 def test_a_cell_right_after_a_failed_one_runs(kernel):
     """A kernel aborts requests that arrive just after a failure, here within half a second."""
     kernel.must("%px from ipykernel.kernelbase import Kernel")

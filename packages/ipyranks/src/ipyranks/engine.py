@@ -26,7 +26,7 @@ from .engine_exit import (
 )
 from .exchange import KeeperClient
 from .interrupts import Interrupts
-from .rank_functions import describe, lost_flags, namespace, print_help, read_label
+from .rank_functions import describe, lost_flags, namespace, print_help, read_label, refuse_input
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
@@ -161,6 +161,7 @@ def _engine_class() -> Any:
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
             print_help(shell)
+            refuse_input(self.kernel)
             awaiting.own_loop(shell)
             stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)

@@ -17,11 +17,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
+from IPython.core.error import StdinNotImplementedError
 
 if TYPE_CHECKING:
     import torch
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NO_INPUT = (
+    "a rank has no keyboard. Call input() in a cell without %%px, and send what was typed to the "
+    'ranks: cluster.view["answer"] = input()'
+)
 
 # ---- who it is ------------------------------------------------------------------------------
 
@@ -107,6 +112,15 @@ def print_help(shell: Any) -> None:
         print(_COLOURS.sub("", text))
 
     shell.set_hook("show_in_pager", show)
+
+
+def refuse_input(kernel: Any) -> None:
+    """Have ``input()`` and ``getpass()`` say where to call them: no prompt asks for a rank."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StdinNotImplementedError(_NO_INPUT)
+
+    kernel.raw_input = kernel.getpass = refuse
 
 
 def make_label(number: int, run: str) -> str:

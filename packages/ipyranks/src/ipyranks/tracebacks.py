@@ -11,6 +11,8 @@ import traceback
 from types import TracebackType
 from typing import Any
 
+from IPython.core.error import StdinNotImplementedError
+
 CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 """The suffix of the file name of a cell's code."""
 
@@ -19,24 +21,25 @@ class BreakpointError(RuntimeError):
     """A breakpoint at which a rank cannot stop, because no prompt could resume it."""
 
 
+_NEED_PROMPT = (BreakpointError, StdinNotImplementedError)
 _ENDS = 5  # frames that are shown at each end of a long traceback
 _MOST_FRAMES = 40
 
 
 def shorten(tracebacks: Any) -> None:
-    """Have IPython's ``tracebacks`` show only the cell's line for an interrupt, or a breakpoint
-    without a prompt, and only both ends of a long stack.
+    """Have IPython's ``tracebacks`` show only the cell's line for an interrupt, or what needs a
+    prompt and has none, and only both ends of a long stack.
     """
     usual = tracebacks.structured_traceback
 
     def structured_traceback(
         etype: Any, evalue: Any, etb: TracebackType | None = None, *args: Any, **kwargs: Any
     ) -> list[str]:
-        if isinstance(etype, type) and issubclass(etype, (KeyboardInterrupt, BreakpointError)):
+        if isinstance(etype, type) and issubclass(etype, (KeyboardInterrupt, *_NEED_PROMPT)):
             frames = traceback.extract_tb(evalue.__traceback__)
             mine = [frame for frame in frames if CELL_FILE.search(frame.filename)]
             where = f" in line {mine[-1].lineno} of its cell: {mine[-1].line}" if mine else ""
-            message = f"\n\n{evalue}" if issubclass(etype, BreakpointError) else ""
+            message = f"\n\n{evalue}" if issubclass(etype, _NEED_PROMPT) else ""
             return [f"{etype.__name__}{where}{message}"]
         etb, left_out = without_the_middle(etb)
         lines = usual(etype, evalue, etb, *args, **kwargs)
