@@ -81,11 +81,11 @@ class Channel(deadlines.Runner):
         self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
         # A circle would keep the communicator where the program switches the garbage collector off.
-        run = WeakMethod(self.run)
+        method = WeakMethod(self.run)
 
         def run_next() -> bool:
-            still_there = run()
-            return still_there is not None and still_there()
+            bound = method()
+            return bound is not None and bound()
 
         self._progress = ProgressThread(name, self._queue, run_next)
         self._abandoned = False
