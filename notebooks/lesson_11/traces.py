@@ -19,7 +19,7 @@ from course_lib.teaching.timelines import Lane, Timeline
 from course_lib.teaching.timelines.chrome_trace import trace_events
 
 OPERATOR, SECTION = "cpu_op", "user_annotation"
-_PYTORCHS_OWN = ("Optimizer.", "ProfilerStep")  # sections that PyTorch adds
+_NOT_THE_PROGRAMS = ("Optimizer.", "ProfilerStep", "mpi4py:")  # of PyTorch and the backend
 
 
 class Span(NamedTuple):
@@ -69,7 +69,7 @@ def read_profile(path: str | Path) -> Profile:
             for e in complete
             if e.get("cat") == kind
             and e["tid"] in threads
-            and not e["name"].startswith(_PYTORCHS_OWN)
+            and not e["name"].startswith(_NOT_THE_PROGRAMS)
         ]
         found = [Span(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in chosen]
         return sorted(found, key=lambda span: (span.start, -span.end))
