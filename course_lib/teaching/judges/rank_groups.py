@@ -84,7 +84,7 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
-    """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0 of more than two.
+    """Call ``judge(comm)``; of three ranks or more, once more with a ``comm`` of all but rank 0.
 
     In that ``comm``, no rank has its number in the world. All ranks learn the result: otherwise
     rank 0 would continue with the check, and wait for the others.
