@@ -106,7 +106,7 @@ def run(
         ulfm: whether the MPI is fault tolerant, where it can be.
         leave_within: seconds that ranks may outlive mpiexec.
     """
-    added = dict(library.variables) | dict(variables or {})
+    added = dict(library.variables) | {"PYTHONUNBUFFERED": ""} | dict(variables or {})
     paths = [str(ROOT), added.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))]
     added["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return program_run.run(

