@@ -32,13 +32,14 @@ MODES = ("patient", "eager")
 @contextlib.contextmanager
 def threads_are(mode: str, patience: float | None = None) -> Iterator[None]:
     """Have progress threads find cores to spare or none, and wait so long before they begin."""
-    before = progress.cores_a_rank, progress._PATIENCE_SECONDS
+    before = progress.cores_a_rank, progress.others_take_cores, progress._PATIENCE_SECONDS
     progress.cores_a_rank = lambda: 1_000 if mode == "eager" else 1
-    progress._PATIENCE_SECONDS = before[1] if patience is None else patience
+    progress.others_take_cores = lambda: False  # whatever else runs on this machine
+    progress._PATIENCE_SECONDS = before[2] if patience is None else patience
     try:
         yield
     finally:
-        progress.cores_a_rank, progress._PATIENCE_SECONDS = before
+        progress.cores_a_rank, progress.others_take_cores, progress._PATIENCE_SECONDS = before
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from ..board import standstill
-from ..core import advice
+from ..core import advice, crowding
 from ..core.errors import CommunicationError, DeadlineError, RevokedError
 from ..core.runtime import MPI
 from ..log import heartbeat, peer_boards, shared_report
@@ -414,6 +414,7 @@ def _watch() -> None:
     while True:
         interrupted_at = _await_next_look() or interrupted_at
         _try(heartbeat.note)
+        _try(crowding.look)
         before, now = now, time.perf_counter()
         _stand_still(now - before)
         _end_late_operations(now)

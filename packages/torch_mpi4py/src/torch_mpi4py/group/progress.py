@@ -7,8 +7,9 @@ so that ranks that already wait for this one need not wait until its computing e
 costs the computing thread up to 0.1 ms, so a thread that finds nothing to do looks less often.
 
 A DDP step of an MLP, 2 ranks on 2 cores, took 2.8 ms with a thread in the background and 2.0 ms
-without. A task that no thread waits for must begin all the same, within 2 ms, because two ranks may
-wait for two groups in different orders.
+without. (Where other programs take the cores, it is the other way round: see
+:mod:`~torch_mpi4py.core.crowding`.) A task that no thread waits for must begin all the same, within
+2 ms, because two ranks may wait for two groups in different orders.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..meeting.spinning import cores_a_rank
+from ..meeting.spinning import cores_a_rank, others_take_cores
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
@@ -116,5 +117,5 @@ class ProgressThread:
 
 
 def cores_are_taken() -> bool:
-    """Return whether the ranks here leave no core for other threads when all of them compute."""
-    return torch.get_num_threads() >= cores_a_rank()
+    """Return whether the ranks here, and only they, leave no core for other threads."""
+    return torch.get_num_threads() >= cores_a_rank() and not others_take_cores()

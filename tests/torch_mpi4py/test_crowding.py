@@ -1,0 +1,81 @@
+"""A rank notices that other programs take its core."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from torch_mpi4py.core import crowding
+
+BUSY_LOOP = "while True: pass"
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowding, "others_take_the_core", False)
+    monkeypatch.setattr(crowding, "_before", None)
+
+
+@pytest.fixture
+def look_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float, float], bool]:
+    """Return a function that looks after so many seconds, in which the thread ran and waited."""
+    now = ran = waited = 0.0
+
+    def look(seconds: float, runs: float, waits: float) -> bool:
+        nonlocal now, ran, waited
+        now, ran, waited = now + seconds, ran + runs, waited + waits
+        crowding.look()
+        return crowding.others_take_the_core
+
+    monkeypatch.setattr(crowding.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(crowding, "_read", lambda _: crowding._Reading(now, ran, waited))
+    return look
+
+
+def test_thread_that_waits_for_its_core_is_crowded(look_after: Callable) -> None:
+    assert not look_after(0.1, 0.05, 0.05), "the first look compares with nothing"
+    assert not look_after(0.1, 0.09, 0.01)
+    assert look_after(0.1, 0.05, 0.05)
+
+
+def test_crowd_is_looked_for_again_after_two_seconds(look_after: Callable) -> None:
+    look_after(0.1, 0.1, 0.0)
+    assert look_after(0.1, 0.05, 0.05)
+    assert all(look_after(0.1, 0.05, 0.0) for _ in range(19))
+    assert not look_after(0.2, 0.1, 0.1), "without a crowd in mind, it looks again"
+    assert look_after(0.1, 0.05, 0.05), "it is still there"
+
+
+def test_sleeping_thread_is_not_crowded(look_after: Callable) -> None:
+    look_after(0.1, 0.1, 0.0)
+    assert not look_after(0.1, 0.001, 0.003)
+
+
+@pytest.fixture
+def crowded_core() -> Iterator[None]:
+    """Put this process and a busy loop on one core."""
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    os.sched_setaffinity(0, [core])
+    loop = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])  # it inherits the core
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts how long a thread waits")
+def test_busy_loop_on_the_core_is_noticed(crowded_core: None) -> None:
+    deadline = time.monotonic() + 30
+    while not crowding.others_take_the_core:
+        assert time.monotonic() < deadline
+        end = time.perf_counter() + 0.1
+        while time.perf_counter() < end:
+            pass
+        crowding.look()
