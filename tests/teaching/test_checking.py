@@ -499,6 +499,12 @@ def test_unknown_exercise_error_lists_similar_ones() -> None:
         check("ring")
 
 
+@pytest.mark.parametrize("id", [["a"], {}, None, 7, check, "", "*", "**.a", "\0", "01/../00.a"])
+def test_an_id_that_cannot_be_one_is_unknown(id) -> None:
+    with pytest.raises(UnknownExerciseError, match=r"no exercise .*; the exercises are 00"):
+        check(id)
+
+
 def test_broken_lesson_package_affects_only_its_exercises(tmp_path, monkeypatch) -> None:
     room = tmp_path / "rooms_one_broken" / "lesson_98"
     room.mkdir(parents=True)
