@@ -300,6 +300,9 @@ class _LastPrinted(io.StringIO):
             super().write(kept)
         return super().write(text[-_LAST_CHARACTERS:]) and len(text)
 
+    def close(self) -> None:
+        """Do nothing: a function that closes ``sys.stdout`` shall still be judged."""
+
 
 # ---- on the ranks -----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,7 +75,11 @@ def run(
     WrongAnswer(...) from error``.
     """
     _last[module, checker] = function, "out of time"  # until there is a result
-    result = _result(module, checker, function, out_of_time)
+    streams = sys.stdout, sys.stderr
+    try:
+        result = _result(module, checker, function, out_of_time)
+    finally:  # a rank that has no stream left answers no more
+        sys.stdout, sys.stderr = streams
     _last[module, checker] = function, result.kind
     return result
 

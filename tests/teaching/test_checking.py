@@ -123,6 +123,12 @@ def test_an_exception_that_is_no_error_is_shown_too(told, raised, named) -> None
     )
 
 
+@pytest.mark.parametrize("does", ["sys.stdout = sys.stderr = None", "sys.stdout.close()"])
+def test_an_answer_that_loses_its_output_is_judged(told, does) -> None:
+    said = told(f"import sys\ndef total(comm):\n    {does}\n    return comm.rank", deadline=8)
+    assert said == "90.total: not yet: rank 0 returned its own rank (own-rank)"
+
+
 def test_interrupt_of_one_rank_by_itself_explains_the_waiting_of_others(told) -> None:
     code = (
         "def total(comm):\n    if comm.rank == 1:\n        raise KeyboardInterrupt\n"
@@ -437,6 +443,17 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     assert "did not finish within 1 s" in said
     assert said.count("4 again\n") > 5  # its last line may be cut, as print writes in pieces
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("does", ["sys.stdout = sys.stderr = None", "sys.stdout.close()"])
+def test_an_answer_that_loses_its_output_in_the_notebook(capsys, does) -> None:
+    names = {"sys": sys}
+    exec(f"def double(x):\n    {does}\n    return x * x", names)
+    stderr = sys.stderr
+    wrong = said_of(capsys, names["double"])
+    assert wrong == "90.double: not yet: 4 became 16: that is its square (squared)"
+    assert sys.stderr is stderr
 
 
 @pytest.mark.usefixtures("own_exercises")
