@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
-from .judges.failures import StandIn, in_full, is_own, was_kept_waiting
+from .judges.failures import StandIn, in_full, is_own, text_of, was_kept_waiting
 from .judges.trials import named
 from .turns import StuckError
 
@@ -122,7 +122,7 @@ def _result(
     except KeyboardInterrupt:
         raise  # the stop button
     except BaseException as error:
-        if _NO_PROCESS_GROUP in f"{error}":
+        if _NO_PROCESS_GROUP in text_of(error):
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         if tried.error is not None:
             return tried.raised(tried.error)
@@ -213,7 +213,7 @@ class _Tried:
 
     def raised(self, error: BaseException) -> CheckResult:
         """Return the result of a function that raised ``error``."""
-        if _NO_PROCESS_GROUP in f"{error}":
+        if _NO_PROCESS_GROUP in text_of(error):
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         text = in_full(error)
         if error is self.error and self.asked:

@@ -123,6 +123,23 @@ def test_an_exception_that_is_no_error_is_shown_too(told, raised, named) -> None
     )
 
 
+# An exception whose text is code of the learner's, and fails.
+NO_TEXT = """
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+"""
+NOT_SHOWN = "NoText: (its text cannot be shown: that raised RuntimeError)"
+
+
+def test_an_exception_that_cannot_be_shown(told) -> None:
+    said = told(f"{NO_TEXT}\ndef total(comm):\n    raise NoText", deadline=8)
+    assert said == (
+        f"90.total: not yet: on rank 0 your function raised {NOT_SHOWN}. "
+        "It happened in line 6: `raise NoText` (it-raises)"
+    )
+
+
 @pytest.mark.parametrize("does", ["sys.stdout = sys.stderr = None", "sys.stdout.close()"])
 def test_an_answer_that_loses_its_output_is_judged(told, does) -> None:
     said = told(f"import sys\ndef total(comm):\n    {does}\n    return comm.rank", deadline=8)
@@ -443,6 +460,16 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     assert "did not finish within 1 s" in said
     assert said.count("4 again\n") > 5  # its last line may be cut, as print writes in pieces
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_an_exception_that_cannot_be_shown_in_the_notebook(capsys) -> None:
+    names: dict = {}
+    exec(f"{NO_TEXT}\ndef double(x):\n    raise NoText", names)
+    assert said_of(capsys, names["double"]) == (
+        f"90.double: not yet: your function raised {NOT_SHOWN}, called with x=4. "
+        "It happened in line 7 (it-raises)"
+    )
 
 
 @pytest.mark.usefixtures("own_exercises")
