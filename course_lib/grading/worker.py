@@ -29,7 +29,6 @@ RANKS = 4
 _GRACE_S = 2.0  # after this time a cluster ends if its process has died
 _LARGEST_FILE = 2 << 30
 _LONGEST_TEXT = 4000
-_KINDS = {"freed": "hangs", "broken": "not judged", "impossible": "not judged"}
 _ENDS = {"it-hangs": "hangs", "it-raises": "raised", "does-not-finish": "out of time"}
 
 Found = dict[str, Any]
@@ -114,15 +113,16 @@ class _Room:
             return _lost("out of time", "does-not-finish", error)
         except (ClusterError, RemoteCellError) as error:
             return _lost("crashed", "it-crashes", error)
-        kind = _KINDS.get(verdict.kind, verdict.kind)
+        kind = "hangs" if verdict.kind == "freed" else verdict.kind
         if kind == "wrong":  # a rehearsal in the check has seen it
             kind = _ENDS.get(verdict.mistake, kind)
         if kind == "undefined" and raised is not None:
             return _raised("The cell", raised)
         note = "" if raised is None else f"The cell itself raised {_short(raised)}."
-        if kind == "not judged":
-            return {"kind": kind, "text": verdict.text[-_LONGEST_TEXT:], "note": note}
-        text = checking.sentence(exercise, verdict)
+        try:
+            text = checking.sentence(exercise, verdict)
+        except CheckError as error:  # the check itself has failed
+            return {"kind": "not judged", "text": f"{error}"[-_LONGEST_TEXT:], "note": note}
         if kind != "right" and printed:
             lines = "\n| ".join(["Your function printed:", *printed.splitlines()])
             text += f"\n{lines}"  # marked, or it could look like a verdict

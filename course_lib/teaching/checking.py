@@ -123,9 +123,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return the message to the learner."""
     if verdict.kind == "broken":
-        raise CheckError(
-            f"the check of {exercise.id} itself failed; please report this:\n{verdict.text}"
-        )
+        raise CheckError(f"the check of {exercise.id} {verdict.text}")
     if verdict.kind == "impossible":
         raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
     if verdict.kind == "right":

@@ -13,10 +13,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
-from .judges.failures import StandIn, in_full, is_own, text_of, was_kept_waiting
+from .judges.failures import (
+    NotAttempted,
+    StandIn,
+    in_full,
+    is_own,
+    text_of,
+    was_kept_waiting,
+)
 from .judges.trials import named
 from .turns import StuckError
 
@@ -42,9 +50,9 @@ class CheckResult:
             the learner's), "raised"
             (the learner's function did), "freed" (only because another rank had given up),
             "out of time", "impossible" (something is missing, such as ranks), or "broken" (the
-            check itself failed).
-        text: for the learner; of a broken check the traceback; where the time is over, what was
-            raised to end the function.
+            check itself failed, perhaps on a result that no one has thought of).
+        text: for the learner; of a broken check the cause or the traceback; where the time is
+            over, what was raised to end the function.
         mistake: the mistake's name.
         line: where the learner's function raised, or was when its time was over, as
             ``line 3: `x = 1 / 0```; empty if it did not.
@@ -106,8 +114,6 @@ def _result(
     try:
         _need_plain_function(function)
         return CheckResult("right", check(tried) or "")
-    except NotImplementedError:
-        return CheckResult("not attempted")
     except CheckImpossibleError as missing:
         return CheckResult("impossible", str(missing))
     except WrongAnswer as wrong:
@@ -122,6 +128,8 @@ def _result(
     except KeyboardInterrupt:
         raise  # the stop button
     except BaseException as error:
+        if isinstance(error, NotAttempted) or tried.is_stub(error):
+            return CheckResult("not attempted")
         if _NO_PROCESS_GROUP in text_of(error):
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         if tried.error is not None:
@@ -132,11 +140,29 @@ def _result(
             return tried.raised(error)
         if tried.never_ran:
             return _wrong(_NEVER_RAN)
-        return CheckResult("broken", traceback.format_exc())
+        if tried.line_of(error):  # a method of what it has returned
+            return tried.raised(error)
+        if tried.returned and not isinstance(error, AssertionError):
+            return CheckResult("broken", _unfit(error))
+        return CheckResult(
+            "broken", f"itself failed; please report this:\n{traceback.format_exc()}"
+        )
 
 
 def _wrong(wrong: WrongAnswer, line: str = "") -> CheckResult:
     return CheckResult("wrong", str(wrong), wrong.mistake, line, wrong=wrong)
+
+
+def _unfit(error: BaseException) -> str:
+    """Say where a check could do nothing with a result: one that no one has thought of."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if Path(f.filename).parent.name.startswith(("lesson_", "judges"))]
+    frame = (ours or frames)[-1]
+    where = f"in {Path(frame.filename).name}, line {frame.lineno}"
+    return (
+        f"cannot judge what your function returned: {in_full(error)} ({where}). Look at the kind "
+        "of your result; if it is what the exercise asks for, please report this"
+    )
 
 
 def is_learners(function: object) -> bool:
@@ -161,6 +187,7 @@ class _Tried:
     Attributes:
         error: the first exception that is its own, and no consequence of another rank's.
         last: the last exception of any kind.
+        returned: whether it has returned something.
         asked: the function's arguments when it raised ``error``; empty if they show little.
     """
 
@@ -170,12 +197,14 @@ class _Tried:
         self.error: BaseException | None = None
         self.last: BaseException | None = None
         self.asked = self._asks = ""
+        self.returned = False
         self._generator: Any = None  # of the last call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Before the call, which may change them.
         self._asks = named(self.function, args)
         result = self.call(self.function, *args, **kwargs)
+        self.returned = True
         self._generator = result if inspect.isgenerator(result) else None
         return result
 
@@ -190,8 +219,8 @@ class _Tried:
         try:
             return function(*args, **kwargs)
         except NotImplementedError as error:
-            if self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]:
-                raise  # the stub
+            if self.is_stub(error):
+                raise
             self.last = error  # PyTorch or MPI: there was an attempt
             self._note(error)
             raise StandIn(in_full(error)) from error
@@ -206,6 +235,12 @@ class _Tried:
             self.last = error
             self._note(error)
             raise StandIn(in_full(error)) from error
+
+    def is_stub(self, error: BaseException) -> bool:
+        """Return whether it is raised by the line that a learner has to replace."""
+        if not isinstance(error, NotImplementedError):
+            return False
+        return self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]
 
     def _note(self, error: BaseException) -> None:
         if self.error is None:

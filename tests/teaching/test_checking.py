@@ -321,6 +321,28 @@ def test_crashing_check_is_an_error_not_a_verdict(cluster) -> None:
         check("90.total")
 
 
+def test_a_result_that_the_check_cannot_judge(cluster) -> None:
+    cluster.view.execute("def total(comm):\n    return torch.ones(2)", silent=True)
+    with pytest.raises(CheckError) as raised:
+        check("90.total")
+    assert str(raised.value) == (
+        "the check of 90.total cannot judge what your function returned: RuntimeError: Boolean "
+        "value of Tensor with more than one value is ambiguous (in exercises.py, line 26). Look "
+        "at the kind of your result; if it is what the exercise asks for, please report this"
+    )
+
+
+def test_a_result_whose_own_code_raises(told) -> None:
+    code = (
+        "class Number:\n    def __eq__(self, other):\n        return 1 / 0\n\n"
+        "def total(comm):\n    return Number()"
+    )
+    assert told(code) == (
+        "90.total: not yet: on rank 0 your function raised ZeroDivisionError: division by zero. "
+        "It happened in line 3: `return 1 / 0` (it-raises)"
+    )
+
+
 # ---- in the notebook --------------------------------------------------------------------------
 
 
@@ -460,6 +482,16 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     assert "did not finish within 1 s" in said
     assert said.count("4 again\n") > 5  # its last line may be cut, as print writes in pieces
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_result_that_raises_not_implemented_error_was_attempted(capsys) -> None:
+    class Result:
+        def __eq__(self, other):
+            raise NotImplementedError("no such operator")
+
+    with pytest.raises(CheckError, match="cannot judge"):
+        check("90.double", eval("lambda x: result", {"result": Result()}))
 
 
 @pytest.mark.usefixtures("own_exercises")

@@ -18,6 +18,10 @@ _LONGEST = 1000  # characters of an error's text
 Errors = Sequence[BaseException | None]
 
 
+class NotAttempted(NotImplementedError):
+    """The function is still the stub, on this rank or on another one."""
+
+
 class StandIn(RuntimeError):
     """An exception of the learner's that the check could not handle; its text is ``in_full``."""
 
@@ -47,10 +51,10 @@ def own_error(errors: Errors) -> tuple[int, BaseException] | None:
 
 
 def not_attempted(errors: Errors) -> None:
-    """Raise NotImplementedError if a rank did: the function is still the stub."""
+    """Raise NotAttempted if a rank's function is still the stub."""
     for error in errors:
         if isinstance(error, NotImplementedError):
-            raise error
+            raise NotAttempted from error
 
 
 def judge_errors(errors: Errors, who: str = "rank {}") -> None:
