@@ -99,7 +99,7 @@ def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
         if printed:
-            print(f"Your function printed:\n{printed}".rstrip())
+            print(_sendable(f"Your function printed:\n{printed}").rstrip())
         if function is None:
             print(_misplaced(exercise, here), end="")
     print(lost, end="")
@@ -123,7 +123,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return the message to the learner."""
     if verdict.kind == "broken":
-        raise CheckError(f"the check of {exercise.id} {verdict.text}")
+        raise CheckError(_sendable(f"the check of {exercise.id} {verdict.text}"))
     if verdict.kind == "impossible":
         raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
     if verdict.kind == "right":
@@ -138,7 +138,12 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     if verdict.line:
         what = "It was in" if verdict.kind == "out of time" else "It happened in"
         text = f"{text.rstrip('.')}. {what} {verdict.line}"
-    return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
+    return _sendable(f"{exercise.id}: not yet: {text} ({verdict.mistake})")
+
+
+def _sendable(text: str) -> str:
+    """Write halves of surrogate pairs as ``\\ud800``: a kernel cannot send a text with one."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _explained(exercise: Exercise, wrong: WrongAnswer) -> str:
