@@ -303,8 +303,9 @@ def test_halves_of_surrogate_pairs_are_escaped(watched):
     out = watched.must("check('90.double')")
     assert out.text("stderr") == ""
     assert out.text() == (
-        "90.double: not yet: your function raised ValueError: \\ud801, called with x=4. It happened "
-        "in line 3: `raise ValueError('\\ud801')` (it-raises)\nYour function printed:\n\\ud800\n"
+        "90.double: not yet: your function raised ValueError: \\ud801, called with x=4. It "
+        "happened in line 3: `raise ValueError('\\ud801')` (it-raises)\n"
+        "Your function printed:\n\\ud800\n"
     )
 
 
