@@ -99,7 +99,7 @@ def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
         if printed:
-            print(_sendable(f"Your function printed:\n{printed}").rstrip())
+            print(encodable(f"Your function printed:\n{printed}").rstrip())
         if function is None:
             print(_misplaced(exercise, here), end="")
     print(lost, end="")
@@ -123,7 +123,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return the message to the learner."""
     if verdict.kind == "broken":
-        raise CheckError(_sendable(f"the check of {exercise.id} {verdict.text}"))
+        raise CheckError(encodable(f"the check of {exercise.id} {verdict.text}"))
     if verdict.kind == "impossible":
         raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
     if verdict.kind == "right":
@@ -138,11 +138,11 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     if verdict.line:
         what = "It was in" if verdict.kind == "out of time" else "It happened in"
         text = f"{text.rstrip('.')}. {what} {verdict.line}"
-    return _sendable(f"{exercise.id}: not yet: {text} ({verdict.mistake})")
+    return encodable(f"{exercise.id}: not yet: {text} ({verdict.mistake})")
 
 
-def _sendable(text: str) -> str:
-    """Write halves of surrogate pairs as ``\\ud800``: a kernel cannot send a text with one."""
+def encodable(text: str) -> str:
+    """Write halves of surrogate pairs as ``\\ud800``: they can be neither sent nor written."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
