@@ -21,11 +21,13 @@ from course_lib.teaching import checking
 from course_lib.teaching.catalogue import find
 from course_lib.teaching.checking import CheckError
 from course_lib.teaching.exercise import Exercise
+from course_lib.teaching.judges.failures import text_of
 from course_lib.teaching.run_check import OutOfTimeError
 
 from .processes import bound_account, lower
 
 RANKS = 4
+_PID = os.getpid()
 _GRACE_S = 2.0  # after this time a cluster ends if its process has died
 _LARGEST_FILE = 2 << 30
 _LONGEST_TEXT = 4000
@@ -57,6 +59,8 @@ def main() -> None:
 
 
 def _tell(connection: Connection, secret: str, message: Found) -> None:
+    if os.getpid() != _PID:  # an answer has forked: the copy of this process goes on here, too
+        os._exit(0)
     # The answers have the number of the connection; they would also need the secret.
     connection.send_bytes(json.dumps({"secret": secret, **message}).encode())
 
@@ -154,7 +158,7 @@ def _lost(kind: str, mistake: str, error: Exception) -> Found:
 
 
 def _short(error: BaseException) -> str:
-    first = f"{error}".strip().partition("\n")[0]
+    first = text_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}".removesuffix(": ")[:_LONGEST_TEXT]
 
 

@@ -29,6 +29,19 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
     assert outcome.text == "Its process was killed by signal 40."
 
 
+def test_an_exception_of_a_cell_that_cannot_be_shown() -> None:
+    code = "class E(Exception):\n    def __str__(self):\n        raise RuntimeError\n\nraise E"
+    (outcome,) = judged(code)
+    assert outcome.text == (
+        "The cell raised E: (its text cannot be shown: that raised RuntimeError)"
+    )
+
+
+def test_a_cell_that_forks_does_not_affect_the_next_answer() -> None:
+    first, second = judged(f"import os\nos.fork()\n{RIGHT}", RIGHT)
+    assert (first.kind, second.kind) == ("right", "right"), (first, second)
+
+
 def test_a_failure_of_the_grader_itself_affects_one_notebook(monkeypatch, tmp_path, capsys) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("no one has thought of this")
