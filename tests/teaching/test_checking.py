@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -467,6 +469,24 @@ def test_a_loop_that_catches_everything_ends_by_its_limit(capsys, allow) -> None
     assert "did not finish within 1 s" in said_of(capsys, endless)
     assert time.monotonic() - began < 30
     assert sys.gettrace() is None or "endless" not in repr(sys.gettrace())
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_output_comes_back_if_the_alarm_rings_at_the_end_of_a_check(capsys, allow) -> None:
+    """What a function has made is freed after its end, here by C code that takes over 0.5 s."""
+    allow(1)
+    kept = []
+
+    def double(x):
+        made = type("Made", (), {})()
+        kept.append(weakref.ref(made, functools.partial(list.count, [0] * 40_000_000)))
+        while True:
+            pass
+
+    before = sys.stdout, signal.getsignal(signal.SIGALRM)
+    said = said_of(capsys, double)
+    assert "90.double: not yet: your function did not finish within 1 s" in said
+    assert (sys.stdout, signal.getsignal(signal.SIGALRM)) == before
 
 
 @pytest.mark.usefixtures("own_exercises")
