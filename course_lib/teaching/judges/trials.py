@@ -89,7 +89,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, (tuple, list)):
         return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
-    if isinstance(value, int | Fraction) and abs(value) > sys.float_info.max:
+    largest = sys.float_info.max
+    if isinstance(value, int | Fraction) and not -largest <= value <= largest:
         return math.inf if value > 0 else -math.inf
     return value.tolist() if hasattr(value, "tolist") else value
 
