@@ -6,12 +6,13 @@ data, so that it travels from the ranks to the notebook.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,11 +86,28 @@ def run(
     _last[module, checker] = function, "out of time"  # until there is a result
     streams = sys.stdout, sys.stderr
     try:
-        result = _result(module, checker, function, out_of_time)
+        with _torch_as_usual():
+            result = _result(module, checker, function, out_of_time)
     finally:  # a rank that has no stream left answers no more
         sys.stdout, sys.stderr = streams
     _last[module, checker] = function, result.kind
     return result
+
+
+@contextlib.contextmanager
+def _torch_as_usual() -> Iterator[None]:
+    """Compute with gradients and in float32, whatever a cell or another answer has left set."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def verdict_on(module: str, checker: str, function: object) -> str:

@@ -11,6 +11,7 @@ import time
 import weakref
 
 import pytest
+import torch
 
 from course_lib.teaching import catalogue
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
@@ -487,6 +488,22 @@ def test_output_comes_back_if_the_alarm_rings_at_the_end_of_a_check(capsys, allo
     said = said_of(capsys, double)
     assert "90.double: not yet: your function did not finish within 1 s" in said
     assert (sys.stdout, signal.getsignal(signal.SIGALRM)) == before
+
+
+def test_a_check_does_not_depend_on_what_torch_was_set_to(capsys) -> None:
+    answer = unmarked(exercise_cell("07.mean_loss"))
+    sets = "    torch.set_grad_enabled(False)\n    torch.set_default_dtype(torch.float64)\n"
+    names: dict = {"torch": torch}
+    exec(answer.replace('"""\n', f'"""\n{sets}', 1), names)
+    assert torch.is_grad_enabled()
+    check("07.mean_loss", names["mean_loss"])  # without a gradient
+    assert "(no-gradient)" in capsys.readouterr().out
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+    exec(answer, names)
+    with torch.no_grad():
+        check("07.mean_loss", names["mean_loss"])
+        assert not torch.is_grad_enabled()
+    assert "07.mean_loss: right." in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("own_exercises")
