@@ -13,7 +13,7 @@ import weakref
 import pytest
 import torch
 
-from course_lib.teaching import catalogue
+from course_lib.teaching import catalogue, mistakes
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
 from course_lib.teaching.lessons import exercise_cell
@@ -296,6 +296,15 @@ def test_a_right_answer_is_right_on_two_ranks_too(cluster, capsys, id, is_sure) 
         "sure, start more with start_cluster(4, replace=True), and check it there too."
     )
     assert said.endswith(doubt) != is_sure
+
+
+@pytest.mark.parametrize("mistake", ["mean-of-norms", "forgets-the-limit"])
+def test_a_mistake_has_its_own_name_on_two_ranks(cluster, capsys, mistake) -> None:
+    exercise = find("04.clipped_mean")
+    answer = mistakes.read(mistakes.path_of(exercise)).wrong[exercise.id][mistake]
+    cluster.view.execute(answer, silent=True)
+    check(exercise.id)
+    assert f"({mistake})" in capsys.readouterr().out
 
 
 def test_leftover_message_does_not_affect_the_next_check(told) -> None:
