@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from course_lib.teaching import lessons
+from course_lib.teaching.checking import encodable
 from course_lib.teaching.lessons import write_atomically
 
 from . import answers, formats, one_notebook, page, processes, rubric, submissions, worker
@@ -97,7 +99,7 @@ def _grade(given: argparse.Namespace, learners: list[Learner]) -> dict[str, list
     with _stopped_by_signals(stopping), ThreadPoolExecutor(given.jobs) as pool:
         try:
             waiting = [
-                pool.submit(_one, learner, number, given.seconds, kept, stopping)
+                pool.submit(_surely_one, learner, number, given.seconds, kept, stopping)
                 for learner in learners
                 for number in given.lessons
             ]
@@ -135,6 +137,21 @@ def _stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _surely_one(
+    learner: Learner, number: str, seconds: float | None, kept: Kept, stopping: threading.Event
+) -> Graded:
+    """Grade one lesson of one learner; a failure of the grader's own must not end the others."""
+    try:
+        return _one(learner, number, seconds, kept, stopping)
+    except StoppedError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = f"The grader itself failed; please report this: {type(error).__name__}: {error}"
+        outcomes = [Outcome(id, "not judged", text=text) for id in answers.of_lesson(number)]
+        return Graded(learner.name, number, outcomes=outcomes)
+
+
 def _one(
     learner: Learner, number: str, seconds: float | None, kept: Kept, stopping: threading.Event
 ) -> Graded:
@@ -152,7 +169,7 @@ def _one(
     except (OSError, answers.UnreadableError) as error:
         graded.outcomes = [Outcome(id, "unreadable", text=f"{error}") for id in ids]
         return graded
-    graded.notebook = path.name
+    graded.notebook = encodable(path.name)  # of any bytes
     mark = _fingerprint(taken, seconds, number)
     found = kept.find(learner.name, number, mark)
     if found is None:

@@ -108,7 +108,7 @@ def _load(path: Path) -> dict[str, Any]:
     if size > LARGEST_BYTES:
         raise UnreadableError(f"{path.name} has {size >> 20} MiB, more than a notebook needs")
     try:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"{path.name} is not a notebook: {error}") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):

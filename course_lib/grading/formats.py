@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from course_lib.teaching.checking import encodable
+
 from .outcomes import KINDS, Graded, Outcome
 from .rubric import Rubric
 from .submissions import Learner
@@ -47,7 +49,7 @@ def feedback(outcome: Outcome) -> str:
     text = outcome.text or f"{outcome.id}: {outcome.kind}: {KINDS[outcome.kind]}."
     if not text.startswith(outcome.id):
         text = f"{outcome.id}: {text}"
-    return f"{text}\n{outcome.note}".strip()
+    return encodable(f"{text}\n{outcome.note}".strip())
 
 
 def gradescope(report: Report, learner: Learner) -> str:

@@ -182,7 +182,8 @@ class _Worker:
         if status is None:
             return "Its process closed the connection to the grader."
         if status < 0:
-            return f"Its process was killed by {signal.Signals(-status).name}."
+            names = {one.value: one.name for one in signal.Signals}  # no real-time signals
+            return f"Its process was killed by {names.get(-status, f'signal {-status}')}."
         return f"Its process ended with status {status} before it sent a verdict."
 
     def _look_at_the_family(self) -> None:

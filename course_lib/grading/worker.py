@@ -21,15 +21,16 @@ from course_lib.teaching import checking
 from course_lib.teaching.catalogue import find
 from course_lib.teaching.checking import CheckError
 from course_lib.teaching.exercise import Exercise
+from course_lib.teaching.judges.failures import text_of
 from course_lib.teaching.run_check import OutOfTimeError
 
 from .processes import bound_account, lower
 
 RANKS = 4
+_PID = os.getpid()
 _GRACE_S = 2.0  # after this time a cluster ends if its process has died
 _LARGEST_FILE = 2 << 30
 _LONGEST_TEXT = 4000
-_KINDS = {"freed": "hangs", "broken": "not judged", "impossible": "not judged"}
 _ENDS = {"it-hangs": "hangs", "it-raises": "raised", "does-not-finish": "out of time"}
 
 Found = dict[str, Any]
@@ -58,6 +59,8 @@ def main() -> None:
 
 
 def _tell(connection: Connection, secret: str, message: Found) -> None:
+    if os.getpid() != _PID:  # an answer has forked: the copy of this process goes on here, too
+        os._exit(0)
     # The answers have the number of the connection; they would also need the secret.
     connection.send_bytes(json.dumps({"secret": secret, **message}).encode())
 
@@ -114,15 +117,16 @@ class _Room:
             return _lost("out of time", "does-not-finish", error)
         except (ClusterError, RemoteCellError) as error:
             return _lost("crashed", "it-crashes", error)
-        kind = _KINDS.get(verdict.kind, verdict.kind)
+        kind = "hangs" if verdict.kind == "freed" else verdict.kind
         if kind == "wrong":  # a rehearsal in the check has seen it
             kind = _ENDS.get(verdict.mistake, kind)
         if kind == "undefined" and raised is not None:
             return _raised("The cell", raised)
         note = "" if raised is None else f"The cell itself raised {_short(raised)}."
-        if kind == "not judged":
-            return {"kind": kind, "text": verdict.text[-_LONGEST_TEXT:], "note": note}
-        text = checking.sentence(exercise, verdict)
+        try:
+            text = checking.sentence(exercise, verdict)
+        except CheckError as error:  # the check itself has failed
+            return {"kind": "not judged", "text": f"{error}"[-_LONGEST_TEXT:], "note": note}
         if kind != "right" and printed:
             lines = "\n| ".join(["Your function printed:", *printed.splitlines()])
             text += f"\n{lines}"  # marked, or it could look like a verdict
@@ -154,7 +158,7 @@ def _lost(kind: str, mistake: str, error: Exception) -> Found:
 
 
 def _short(error: BaseException) -> str:
-    first = f"{error}".strip().partition("\n")[0]
+    first = text_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}".removesuffix(": ")[:_LONGEST_TEXT]
 
 

@@ -99,7 +99,7 @@ def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
         if printed:
-            print(f"Your function printed:\n{printed}".rstrip())
+            print(encodable(f"Your function printed:\n{printed}").rstrip())
         if function is None:
             print(_misplaced(exercise, here), end="")
     print(lost, end="")
@@ -123,9 +123,7 @@ def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return the message to the learner."""
     if verdict.kind == "broken":
-        raise CheckError(
-            f"the check of {exercise.id} itself failed; please report this:\n{verdict.text}"
-        )
+        raise CheckError(encodable(f"the check of {exercise.id} {verdict.text}"))
     if verdict.kind == "impossible":
         raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
     if verdict.kind == "right":
@@ -140,7 +138,12 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     if verdict.line:
         what = "It was in" if verdict.kind == "out of time" else "It happened in"
         text = f"{text.rstrip('.')}. {what} {verdict.line}"
-    return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
+    return encodable(f"{exercise.id}: not yet: {text} ({verdict.mistake})")
+
+
+def encodable(text: str) -> str:
+    """Write halves of surrogate pairs as ``\\ud800``: they can be neither sent nor written."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _explained(exercise: Exercise, wrong: WrongAnswer) -> str:
@@ -204,8 +207,9 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
     printed = _LastPrinted()
     try:
-        limited = time_limit(exercise.deadline)
-        with _without_exit(), limited, contextlib.redirect_stdout(printed):
+        # The limit ends first: the alarm that rings once more must not keep the others from it.
+        redirected, limited = contextlib.redirect_stdout(printed), time_limit(exercise.deadline)
+        with _without_exit(), redirected, limited:
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
@@ -283,7 +287,8 @@ def _raise_in_each_line(frame: FrameType | None) -> None:
             raise OutOfTimeError
         return trace
 
-    while frame is not None and frame.f_globals.get("__name__") != run_check.__name__:
+    ours = (run_check.__name__, __name__)
+    while frame is not None and frame.f_globals.get("__name__") not in ours:
         frame.f_trace = trace
         frame = frame.f_back
     sys.settrace(lambda frame, event, arg: None)
@@ -299,6 +304,9 @@ class _LastPrinted(io.StringIO):
             self.truncate()
             super().write(kept)
         return super().write(text[-_LAST_CHARACTERS:]) and len(text)
+
+    def close(self) -> None:
+        """Do nothing: a function that closes ``sys.stdout`` shall still be judged."""
 
 
 # ---- on the ranks -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from torch_mpi4py.log.events import log
 
 from .deadlock import ended_early
 from .exercise import CALL_SECONDS
+from .judges.failures import text_of
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _POLLS = ("iprobe", "Iprobe", "improbe", "Improbe")
@@ -218,5 +219,7 @@ def portable(value: Any) -> Any:
         pickle.loads(pickle.dumps(value))
     except Exception:  # any class may refuse to be pickled, in any way
         kind = type(value).__name__
-        return RuntimeError(f"{kind}: {value}") if isinstance(value, BaseException) else repr(value)
+        if isinstance(value, BaseException):
+            return RuntimeError(f"{kind}: {text_of(value)}")
+        return text_of(value, repr)
     return value

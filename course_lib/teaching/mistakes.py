@@ -23,11 +23,12 @@ import os
 import re
 import string
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .exercise import Exercise, WrongAnswer
-from .judges.trials import in_short
+from .judges.trials import in_short, plain
 
 ANY, RIGHT, EQUIVALENT = "Any exercise", "Right answers", "Equivalent changes"
 SHARED = Path(__file__).parent / "judges" / "mistakes.md"
@@ -108,6 +109,9 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
 def _filled_in(value: Any, exercise: Exercise | None) -> Any:
     if isinstance(value, WrongAnswer):
         return explain(value, exercise)
+    value = plain(value)
+    if isinstance(value, Fraction):  # Python 3.11 cannot format it
+        return float(value)
     return in_short(value, _LONGEST_FIELD) if isinstance(value, str) else value
 
 

@@ -6,16 +6,26 @@ data, so that it travels from the ranks to the notebook.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .exercise import NEEDS_PROCESS_GROUP, WAIT_SECONDS, CheckImpossibleError, WrongAnswer
-from .judges.failures import StandIn, in_full, is_own, was_kept_waiting
+from .judges.failures import (
+    NotAttempted,
+    StandIn,
+    in_full,
+    is_own,
+    text_of,
+    was_kept_waiting,
+)
 from .judges.trials import named
 from .turns import StuckError
 
@@ -41,9 +51,9 @@ class CheckResult:
             the learner's), "raised"
             (the learner's function did), "freed" (only because another rank had given up),
             "out of time", "impossible" (something is missing, such as ranks), or "broken" (the
-            check itself failed).
-        text: for the learner; of a broken check the traceback; where the time is over, what was
-            raised to end the function.
+            check itself failed, perhaps on a result that no one has thought of).
+        text: for the learner; of a broken check the cause or the traceback; where the time is
+            over, what was raised to end the function.
         mistake: the mistake's name.
         line: where the learner's function raised, or was when its time was over, as
             ``line 3: `x = 1 / 0```; empty if it did not.
@@ -74,9 +84,30 @@ def run(
     WrongAnswer(...) from error``.
     """
     _last[module, checker] = function, "out of time"  # until there is a result
-    result = _result(module, checker, function, out_of_time)
+    streams = sys.stdout, sys.stderr
+    try:
+        with _torch_as_usual():
+            result = _result(module, checker, function, out_of_time)
+    finally:  # a rank that has no stream left answers no more
+        sys.stdout, sys.stderr = streams
     _last[module, checker] = function, result.kind
     return result
+
+
+@contextlib.contextmanager
+def _torch_as_usual() -> Iterator[None]:
+    """Compute with gradients and in float32, whatever a cell or another answer has left set."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def verdict_on(module: str, checker: str, function: object) -> str:
@@ -101,8 +132,6 @@ def _result(
     try:
         _need_plain_function(function)
         return CheckResult("right", check(tried) or "")
-    except NotImplementedError:
-        return CheckResult("not attempted")
     except CheckImpossibleError as missing:
         return CheckResult("impossible", str(missing))
     except WrongAnswer as wrong:
@@ -117,7 +146,9 @@ def _result(
     except KeyboardInterrupt:
         raise  # the stop button
     except BaseException as error:
-        if _NO_PROCESS_GROUP in f"{error}":
+        if isinstance(error, NotAttempted) or tried.is_stub(error):
+            return CheckResult("not attempted")
+        if _NO_PROCESS_GROUP in text_of(error):
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         if tried.error is not None:
             return tried.raised(tried.error)
@@ -127,11 +158,29 @@ def _result(
             return tried.raised(error)
         if tried.never_ran:
             return _wrong(_NEVER_RAN)
-        return CheckResult("broken", traceback.format_exc())
+        if tried.line_of(error):  # a method of what it has returned
+            return tried.raised(error)
+        if tried.returned and not isinstance(error, AssertionError):
+            return CheckResult("broken", _unfit(error))
+        return CheckResult(
+            "broken", f"itself failed; please report this:\n{traceback.format_exc()}"
+        )
 
 
 def _wrong(wrong: WrongAnswer, line: str = "") -> CheckResult:
     return CheckResult("wrong", str(wrong), wrong.mistake, line, wrong=wrong)
+
+
+def _unfit(error: BaseException) -> str:
+    """Say where a check could do nothing with a result: one that no one has thought of."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if Path(f.filename).parent.name.startswith(("lesson_", "judges"))]
+    frame = (ours or frames)[-1]
+    where = f"in {Path(frame.filename).name}, line {frame.lineno}"
+    return (
+        f"cannot judge what your function returned: {in_full(error)} ({where}). Look at the kind "
+        "of your result; if it is what the exercise asks for, please report this"
+    )
 
 
 def is_learners(function: object) -> bool:
@@ -156,6 +205,7 @@ class _Tried:
     Attributes:
         error: the first exception that is its own, and no consequence of another rank's.
         last: the last exception of any kind.
+        returned: whether it has returned something.
         asked: the function's arguments when it raised ``error``; empty if they show little.
     """
 
@@ -165,12 +215,14 @@ class _Tried:
         self.error: BaseException | None = None
         self.last: BaseException | None = None
         self.asked = self._asks = ""
+        self.returned = False
         self._generator: Any = None  # of the last call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Before the call, which may change them.
         self._asks = named(self.function, args)
         result = self.call(self.function, *args, **kwargs)
+        self.returned = True
         self._generator = result if inspect.isgenerator(result) else None
         return result
 
@@ -185,8 +237,8 @@ class _Tried:
         try:
             return function(*args, **kwargs)
         except NotImplementedError as error:
-            if self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]:
-                raise  # the stub
+            if self.is_stub(error):
+                raise
             self.last = error  # PyTorch or MPI: there was an attempt
             self._note(error)
             raise StandIn(in_full(error)) from error
@@ -202,13 +254,19 @@ class _Tried:
             self._note(error)
             raise StandIn(in_full(error)) from error
 
+    def is_stub(self, error: BaseException) -> bool:
+        """Return whether it is raised by the line that a learner has to replace."""
+        if not isinstance(error, NotImplementedError):
+            return False
+        return self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]
+
     def _note(self, error: BaseException) -> None:
         if self.error is None:
             self.error, self.asked = error, self._asks
 
     def raised(self, error: BaseException) -> CheckResult:
         """Return the result of a function that raised ``error``."""
-        if _NO_PROCESS_GROUP in f"{error}":
+        if _NO_PROCESS_GROUP in text_of(error):
             return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         text = in_full(error)
         if error is self.error and self.asked:

@@ -116,7 +116,8 @@ def judge_mean_gradient(seen: Observation, p: int, first: float) -> None:
 
 # The largest norm allowed, by case: one where clipping shortens the mean, one where the ranks'
 # own gradients are long but cancel, one where everything is short, and one where all are zero.
-CLIPPING_CASES = {"long": 2.0, "cancelling": 11.0, "short": 50.0, "zero": 1.0}
+# Divided by a number of ranks, the first must not be 1, nor may float32 hold what it gives.
+CLIPPING_CASES = {"long": 2.2, "cancelling": 11.0, "short": 50.0, "zero": 1.0}
 
 
 def _gradients(case: str, p: int) -> list[torch.Tensor]:
@@ -129,7 +130,8 @@ def _gradients(case: str, p: int) -> list[torch.Tensor]:
     times = [(1 + r // 2) * (-1) ** r for r in range(p)]  # 1, -1, 2, -2, ...
     if p % 2:
         times[-1] = 0
-    return [0.5 * base + t * side for t in times]
+    # Their norms differ on two ranks, too: else the mean of the norms would be each rank's own.
+    return [r / max(p - 1, 1) * base + t * side for r, t in enumerate(times)]
 
 
 def _shortened(vector: torch.Tensor, largest: float, added: float = 0.0) -> torch.Tensor:

@@ -6,9 +6,10 @@ Used by :mod:`rank_by_rank.lesson_07.exercises`. Numbers are small integers or m
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import in_one_line
-from course_lib.teaching.judges.formulas import name_the_mistake
+from course_lib.teaching.judges.formulas import name_the_mistake, plain
 
 # ---- scatter ----------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ def _judge_shards(shards, batch: torch.Tensor, p: int) -> None:
     if not isinstance(shards, list):
         raise WrongAnswer("not-a-list", asked=asked, kind=type(shards).__name__)
     for shard in shards:
-        if shard.shape[1:] != batch.shape[1:]:
+        if shard.dim() != batch.dim() or shard.shape[1:] != batch.shape[1:]:
             raise WrongAnswer(
                 "another-shape", asked=asked, given=list(shard.shape), wanted=list(batch.shape)
             )
@@ -91,6 +92,8 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([3.0], [6.0, 9.0]), "sizes 1 and 2")
     _judge_loss(mean_loss, ([2.0, 4.0],), "one device")
     diverged = mean_loss([torch.tensor(torch.nan), torch.tensor(3.0)], [2, 2])
+    if not isinstance(diverged, Real | torch.Tensor) or torch.as_tensor(diverged).numel() != 1:
+        raise WrongAnswer("not-one-loss", asked="a loss that is nan", given=repr(diverged))
     if not torch.as_tensor(diverged).isnan():
         raise WrongAnswer("hides-a-nan", found=float(diverged))
     return "It is the mean over all samples, and its gradient is that of the full batch."
@@ -288,25 +291,27 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step,
 
 
 def judge_master_bytes(master_bytes: Callable) -> str:
-    plain, four, eight = nn.Linear(6, 5), torch.float32, torch.float64  # bytes a number
+    linear, four, eight = nn.Linear(6, 5), torch.float32, torch.float64  # bytes a number
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
     model[0].bias.requires_grad_(False)
     masked = nn.Linear(6, 5)
     masked.register_buffer("mean", torch.zeros(3))
     masked.register_buffer("mask", torch.ones(7), persistent=False)  # in no `state_dict`
-    cases = [(plain, four, 4, 5), (plain, four, 8, 5), (plain, four, 1, 5)]
+    cases = [(linear, four, 4, 5), (linear, four, 8, 5), (linear, four, 1, 5)]
     counting = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))  # its count is an int64
     cases += [(model, eight, 4, 3), (model, eight, 2, 3), (masked, four, 4, 5)]
     cases += [(counting, four, 4, 5)]
     for net, dtype, p, classes in cases:
         inputs, outputs = torch.zeros(24, 6, dtype=dtype), torch.zeros(24, classes, dtype=dtype)
-        _judge_bytes(master_bytes(net, inputs, outputs, p), net, inputs, outputs, p)
+        given = plain(master_bytes(copy.deepcopy(net), inputs, outputs, p))
+        _judge_bytes(given, net, inputs, outputs, p)
     return "Both numbers are right to the byte, even with buffers, frozen parameters and float64."
 
 
 def _judge_bytes(given, net: nn.Module, inputs, outputs, p: int) -> None:
     asked = f"p = {p}, {next(net.parameters()).dtype}".replace("torch.", "")
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
+    pair = isinstance(given, (tuple, list)) and len(given) == 2
+    if not pair or not all(isinstance(number, Real) for number in given):
         raise WrongAnswer("not-two-numbers", given=repr(given))
     wanted = _wanted_bytes(net, inputs, outputs, p)
     out, into = given

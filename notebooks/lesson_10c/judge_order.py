@@ -39,7 +39,7 @@ def _as_lists(given: Any, case: str) -> list[list[int]]:
     try:
         order = [[*one] for one in given]
         whole = all(position == int(position) for one in order for position in one)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         whole = False
     if not whole:
         raise WrongAnswer("not-lists-of-positions", case=case, given=_short(given))

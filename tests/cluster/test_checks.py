@@ -297,6 +297,18 @@ def test_stop_button_in_the_notebook(watched, tmp_path, wait_until):
     assert "90.double: right." in watched.must("check('90.double')").text()
 
 
+def test_halves_of_surrogate_pairs_are_escaped(watched):
+    """The kernel cannot send them, and would drop the whole text."""
+    watched.must("def double(x):\n    print('\\ud800')\n    raise ValueError('\\ud801')")
+    out = watched.must("check('90.double')")
+    assert out.text("stderr") == ""
+    assert out.text() == (
+        "90.double: not yet: your function raised ValueError: \\ud801, called with x=4. It "
+        "happened in line 3: `raise ValueError('\\ud801')` (it-raises)\n"
+        "Your function printed:\n\\ud800\n"
+    )
+
+
 def test_exit_and_input_in_an_answer_do_not_end_the_kernel(watched):
     """``exit()`` would ask the notebook to end its kernel when the cell has ended."""
     for call in ("exit()", "quit()"):

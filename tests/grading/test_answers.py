@@ -115,6 +115,11 @@ def test_file_that_is_not_a_notebook_is_unreadable(tmp_path: Path, text: str) ->
         answers.read(tmp_path / "x.ipynb", "00")
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """PowerShell writes one in front of a file."""
+    assert read(tmp_path, "\ufeff" + json.dumps({"cells": []}))[SHARE].kind == "cell deleted"
+
+
 def test_a_huge_file_is_unreadable(tmp_path: Path) -> None:
     with (tmp_path / "x.ipynb").open("wb") as file:
         file.truncate(answers.LARGEST_BYTES + 1)  # takes no room on the disk

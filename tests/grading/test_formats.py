@@ -90,6 +90,17 @@ def _gradescope_takes(results: dict[str, Any]) -> None:
         assert all(isinstance(tag, str) for tag in test["tags"])
 
 
+def test_half_a_surrogate_pair_can_be_written(report: Report) -> None:
+    learner = report.learners[0]
+    outcomes = [Outcome("01.e", "raised", "", "ValueError: \ud800", "\udcff")]
+    report.learners = [learner]
+    report.graded[learner.name] = [Graded(learner.name, "01", "a.ipynb", outcomes)]
+    moodle, told = formats.moodle(report), formats.gradescope(report, learner)
+    for text in (told, moodle, formats.canvas(report), formats.junit(report), page(report)):
+        text.encode()
+    assert json.loads(told)["tests"][0]["output"] == "01.e: ValueError: \\ud800\n\\udcff"
+
+
 def test_moodle_grading_worksheet(report: Report) -> None:
     columns, *rows = csv.reader(formats.moodle(report).splitlines(keepends=True))
     places = [columns.index(name) for name in ("Identifier", "Grade", "Last modified (grade)")]

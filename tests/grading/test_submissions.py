@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,20 @@ def test_learners_with_the_same_name_stay_separate(tmp_path: Path) -> None:
 
 def test_learner_name_is_made_safe_for_files(tmp_path: Path) -> None:
     assert found(tmp_path, f"a:b*_{LESSON}", f".._{LESSON}").keys() == {"a_b_", "_"}
+
+
+def test_learners_with_the_same_plain_name_stay_separate(tmp_path: Path) -> None:
+    """Such as two names in another encoding than the file system's."""
+    names = [os.fsdecode(b"M\xfcller"), os.fsdecode(b"M\xf6ller"), "M\nller"]
+    one = ["M_ller", "M_ller (2)", "M_ller (3)"]
+    assert found(tmp_path / "folders", *(f"{name}/{LESSON}" for name in names)).keys() == {*one}
+    assert found(tmp_path / "files", *(f"{name}_{LESSON}" for name in names)).keys() == {*one}
+
+
+def test_a_pipe_with_the_name_of_a_notebook_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "ada").mkdir()
+    os.mkfifo(tmp_path / "ada" / f"{LESSON}.ipynb")
+    assert found(tmp_path, f"ben/{LESSON}")["ada"] == ("", {})
 
 
 def test_empty_folder_is_rejected(tmp_path: Path) -> None:

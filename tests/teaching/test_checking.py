@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
+import torch
 
-from course_lib.teaching import catalogue
+from course_lib.teaching import catalogue, mistakes
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
 from course_lib.teaching.lessons import exercise_cell
@@ -121,6 +124,29 @@ def test_an_exception_that_is_no_error_is_shown_too(told, raised, named) -> None
         f"90.total: not yet: on rank 0 your function raised {named}. "
         f"It happened in line 2: `raise {raised}` (it-raises)"
     )
+
+
+# An exception whose text is code of the learner's, and fails.
+NO_TEXT = """
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+"""
+NOT_SHOWN = "NoText: (its text cannot be shown: that raised RuntimeError)"
+
+
+def test_an_exception_that_cannot_be_shown(told) -> None:
+    said = told(f"{NO_TEXT}\ndef total(comm):\n    raise NoText", deadline=8)
+    assert said == (
+        f"90.total: not yet: on rank 0 your function raised {NOT_SHOWN}. "
+        "It happened in line 6: `raise NoText` (it-raises)"
+    )
+
+
+@pytest.mark.parametrize("does", ["sys.stdout = sys.stderr = None", "sys.stdout.close()"])
+def test_an_answer_that_loses_its_output_is_judged(told, does) -> None:
+    said = told(f"import sys\ndef total(comm):\n    {does}\n    return comm.rank", deadline=8)
+    assert said == "90.total: not yet: rank 0 returned its own rank (own-rank)"
 
 
 def test_interrupt_of_one_rank_by_itself_explains_the_waiting_of_others(told) -> None:
@@ -272,6 +298,15 @@ def test_a_right_answer_is_right_on_two_ranks_too(cluster, capsys, id, is_sure) 
     assert said.endswith(doubt) != is_sure
 
 
+@pytest.mark.parametrize("mistake", ["mean-of-norms", "forgets-the-limit"])
+def test_a_mistake_has_its_own_name_on_two_ranks(cluster, capsys, mistake) -> None:
+    exercise = find("04.clipped_mean")
+    answer = mistakes.read(mistakes.path_of(exercise)).wrong[exercise.id][mistake]
+    cluster.view.execute(answer, silent=True)
+    check(exercise.id)
+    assert f"({mistake})" in capsys.readouterr().out
+
+
 def test_leftover_message_does_not_affect_the_next_check(told) -> None:
     said = told(
         "def total(comm):\n    comm.isend('left behind', dest=1 - comm.rank)\n"
@@ -296,6 +331,28 @@ def test_crashing_check_is_an_error_not_a_verdict(cluster) -> None:
     cluster.view.execute("def total(comm):\n    return -1", silent=True)
     with pytest.raises(CheckError, match=r"itself failed; please report this(?s:.*)does not know"):
         check("90.total")
+
+
+def test_a_result_that_the_check_cannot_judge(cluster) -> None:
+    cluster.view.execute("def total(comm):\n    return torch.ones(2)", silent=True)
+    with pytest.raises(CheckError) as raised:
+        check("90.total")
+    assert str(raised.value) == (
+        "the check of 90.total cannot judge what your function returned: RuntimeError: Boolean "
+        "value of Tensor with more than one value is ambiguous (in exercises.py, line 26). Look "
+        "at the kind of your result; if it is what the exercise asks for, please report this"
+    )
+
+
+def test_a_result_whose_own_code_raises(told) -> None:
+    code = (
+        "class Number:\n    def __eq__(self, other):\n        return 1 / 0\n\n"
+        "def total(comm):\n    return Number()"
+    )
+    assert told(code) == (
+        "90.total: not yet: on rank 0 your function raised ZeroDivisionError: division by zero. "
+        "It happened in line 3: `return 1 / 0` (it-raises)"
+    )
 
 
 # ---- in the notebook --------------------------------------------------------------------------
@@ -425,6 +482,40 @@ def test_a_loop_that_catches_everything_ends_by_its_limit(capsys, allow) -> None
 
 
 @pytest.mark.usefixtures("own_exercises")
+def test_output_comes_back_if_the_alarm_rings_at_the_end_of_a_check(capsys, allow) -> None:
+    """What a function has made is freed after its end, here by C code that takes over 0.5 s."""
+    allow(1)
+    kept = []
+
+    def double(x):
+        made = type("Made", (), {})()
+        kept.append(weakref.ref(made, functools.partial(list.count, [0] * 40_000_000)))
+        while True:
+            pass
+
+    before = sys.stdout, signal.getsignal(signal.SIGALRM)
+    said = said_of(capsys, double)
+    assert "90.double: not yet: your function did not finish within 1 s" in said
+    assert (sys.stdout, signal.getsignal(signal.SIGALRM)) == before
+
+
+def test_a_check_does_not_depend_on_what_torch_was_set_to(capsys) -> None:
+    answer = unmarked(exercise_cell("07.mean_loss"))
+    sets = "    torch.set_grad_enabled(False)\n    torch.set_default_dtype(torch.float64)\n"
+    names: dict = {"torch": torch}
+    exec(answer.replace('"""\n', f'"""\n{sets}', 1), names)
+    assert torch.is_grad_enabled()
+    check("07.mean_loss", names["mean_loss"])  # without a gradient
+    assert "(no-gradient)" in capsys.readouterr().out
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
+    exec(answer, names)
+    with torch.no_grad():
+        check("07.mean_loss", names["mean_loss"])
+        assert not torch.is_grad_enabled()
+    assert "07.mean_loss: right." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("own_exercises")
 def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     allow(1)
 
@@ -437,6 +528,37 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     assert "did not finish within 1 s" in said
     assert said.count("4 again\n") > 5  # its last line may be cut, as print writes in pieces
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_result_that_raises_not_implemented_error_was_attempted(capsys) -> None:
+    class Result:
+        def __eq__(self, other):
+            raise NotImplementedError("no such operator")
+
+    with pytest.raises(CheckError, match="cannot judge"):
+        check("90.double", eval("lambda x: result", {"result": Result()}))
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_an_exception_that_cannot_be_shown_in_the_notebook(capsys) -> None:
+    names: dict = {}
+    exec(f"{NO_TEXT}\ndef double(x):\n    raise NoText", names)
+    assert said_of(capsys, names["double"]) == (
+        f"90.double: not yet: your function raised {NOT_SHOWN}, called with x=4. "
+        "It happened in line 7 (it-raises)"
+    )
+
+
+@pytest.mark.usefixtures("own_exercises")
+@pytest.mark.parametrize("does", ["sys.stdout = sys.stderr = None", "sys.stdout.close()"])
+def test_an_answer_that_loses_its_output_in_the_notebook(capsys, does) -> None:
+    names = {"sys": sys}
+    exec(f"def double(x):\n    {does}\n    return x * x", names)
+    stderr = sys.stderr
+    wrong = said_of(capsys, names["double"])
+    assert wrong == "90.double: not yet: 4 became 16: that is its square (squared)"
+    assert sys.stderr is stderr
 
 
 @pytest.mark.usefixtures("own_exercises")
@@ -497,6 +619,12 @@ def test_unknown_exercise_error_lists_similar_ones() -> None:
         check("01.ring")
     with pytest.raises(UnknownExerciseError, match="the exercises are 00"):
         check("ring")
+
+
+@pytest.mark.parametrize("id", [["a"], {}, None, 7, check, "", "*", "**.a", "\0", "01/../00.a"])
+def test_an_id_that_cannot_be_one_is_unknown(id) -> None:
+    with pytest.raises(UnknownExerciseError, match=r"no exercise .*; the exercises are 00"):
+        check(id)
 
 
 def test_broken_lesson_package_affects_only_its_exercises(tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,16 @@ def test_format_that_rejects_a_field_is_explained(tmp_path, monkeypatch):
     mean = find("00.neighbours")._replace(id="99.mean")
     with pytest.raises(MistakesError, match=r"line 15: Unknown format code 'f'.*'found': 'three'"):
         explain(WrongAnswer("only-the-sum", found="three"), mean)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [(10**5000, "inf"), (-(10**400), "-inf"), (Fraction(1, 4), "0.25")],
+    ids=["huge", "negative", "fraction"],
+)
+def test_odd_numbers_are_shown(double, found, shown) -> None:
+    told = explain(WrongAnswer("squared", number=4, found=found), double)
+    assert told.startswith(f"4 became {shown}:")
 
 
 def test_nested_mistake_is_explained(double) -> None:

@@ -7,7 +7,8 @@ are identified by name, so that a notebook's kernel, which is not a rank, needs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..exercise import WrongAnswer, staged
 from .trials import in_short
@@ -15,6 +16,10 @@ from .trials import in_short
 _LONGEST = 1000  # characters of an error's text
 
 Errors = Sequence[BaseException | None]
+
+
+class NotAttempted(NotImplementedError):
+    """The function is still the stub, on this rank or on another one."""
 
 
 class StandIn(RuntimeError):
@@ -46,10 +51,10 @@ def own_error(errors: Errors) -> tuple[int, BaseException] | None:
 
 
 def not_attempted(errors: Errors) -> None:
-    """Raise NotImplementedError if a rank did: the function is still the stub."""
+    """Raise NotAttempted if a rank's function is still the stub."""
     for error in errors:
         if isinstance(error, NotImplementedError):
-            raise error
+            raise NotAttempted from error
 
 
 def judge_errors(errors: Errors, who: str = "rank {}") -> None:
@@ -69,9 +74,17 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
         ) from error
 
 
+def text_of(value: object, form: Callable[[Any], str] = str) -> str:
+    """Return the text of an error or a result; if its own code fails, what that raised."""
+    try:
+        return form(value)
+    except Exception as error:
+        return f"(its text cannot be shown: that raised {type(error).__name__})"
+
+
 def in_full(error: BaseException) -> str:
     """Return the error's kind and its text, if it has one; of a very long one both ends."""
-    text = in_short(f"{error}".strip(), _LONGEST)
+    text = in_short(text_of(error).strip(), _LONGEST)
     if isinstance(error, StandIn):
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")

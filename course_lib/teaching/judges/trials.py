@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
+import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from fractions import Fraction
 from numbers import Number
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +21,7 @@ from typing import Any
 from ..exercise import WrongAnswer, as_mistake
 
 _LONGEST = 200  # characters of a value that is shown
+_MOST_ITEMS = 1_000_000  # of what a generator yields
 
 
 class Trials:
@@ -78,18 +83,28 @@ def is_text(value: object) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return arrays, tensors and their numbers as Python's own, even inside lists."""
+    """Return arrays, tensors and their numbers as Python's own, even inside lists.
+
+    A number too large for a float is infinite.
+    """
     if isinstance(value, (tuple, list)):
         return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
+    largest = sys.float_info.max
+    if isinstance(value, int | Fraction) and not -largest <= value <= largest:
+        return math.inf if value > 0 else -math.inf
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def returned(function: Callable, *arguments: Any) -> Any:
-    """Call a learner's function; list what it yields, and mark its exceptions as its own."""
+    """Call a learner's function; list what it yields, and mark its exceptions as its own.
+
+    A list that never ends would fill the memory before the deadline: it has a million items.
+    """
     result = function(*arguments)
     if not isinstance(result, Iterator):
         return result
-    return getattr(function, "call", lambda listed, items: listed(items))(list, result)
+    items = itertools.islice(result, _MOST_ITEMS)
+    return getattr(function, "call", lambda listed, items: listed(items))(list, items)
 
 
 def written(case: tuple) -> str:
