@@ -426,9 +426,30 @@ comm.barrier()
 """
 
 
-def test_a_loop_that_catches_its_interrupt_ends(hangs, patient, wait_until):
+# Each of the loops catches the interrupt that has ended the one inside.
+CATCHES_IN_TWO_FUNCTIONS = """
+import time
+def step():
+    while True:
+        try:
+            time.sleep(0.5)
+        except:
+            pass
+def steps():
+    while rank == 1:
+        try:
+            step()
+        except:
+            pass
+steps()
+comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("code", [CATCHES, CATCHES_IN_TWO_FUNCTIONS])
+def test_a_loop_that_catches_its_interrupt_ends(hangs, patient, wait_until, code):
     places = {"waiting": [0, 2, 3], "computing": [1]}
-    running = begin(hangs, CATCHES, wait_until, **places, options=" --limit 60")
+    running = begin(hangs, code, wait_until, **places, options=" --limit 60")
     with limit_passed(hangs):
         out = hangs.finish(running)
     assert out.error["ename"] == "HangError"
