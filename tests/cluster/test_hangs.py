@@ -491,6 +491,29 @@ def test_a_loop_that_catches_every_interrupt_is_named(hangs, patient, tmp_path, 
     assert_trains(hangs)
 
 
+IGNORES = """
+import pathlib, signal, time
+if rank == 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while not pathlib.Path({path!r}).exists():
+        time.sleep(0.01)
+comm.barrier()
+"""
+
+
+def test_a_cell_that_ignores_interrupts_is_told_so(hangs, tmp_path, wait_until):
+    path, places = tmp_path / "ends", {"waiting": [0, 2, 3], "computing": [1]}
+    cell = IGNORES.format(path=str(path))
+    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    path.touch()
+    assert "Rank 1 has replaced the handler of SIGINT" in out.error["evalue"]
+    assert rows_of(out.traceback)[1].startswith("ignoring  interrupts: it has replaced")
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
+    assert_trains(hangs)
+
+
 HANDLES = """
 import time, pathlib
 pathlib.Path({folder!r}, str(rank)).touch()

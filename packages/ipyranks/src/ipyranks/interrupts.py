@@ -23,20 +23,35 @@ class Interrupts:
     """
 
     def __init__(self, kernel: Any) -> None:
+        from torch_mpi4py.log import heartbeat
+
         self._traces = False
+        self._message: object = None  # that is being handled
+        heartbeat.at_each_beat.append(self._look_at_handler)
         self._before, self._after = kernel.pre_handler_hook, kernel.post_handler_hook
         kernel.pre_handler_hook, kernel.post_handler_hook = self._begin, self._end
 
     def _begin(self) -> None:
         self._before()
         signal.signal(signal.SIGINT, self._interrupt)
+        self._message = object()
 
     def _end(self) -> None:
+        self._message = None
         if self._traces:
             sys.setprofile(None)
             sys.settrace(None)
             self._traces = False
         self._after()
+
+    def _look_at_handler(self) -> None:
+        """Have the notebook know if the program has replaced the handler, and so can't be ended."""
+        from torch_mpi4py.log import heartbeat
+
+        message = self._message
+        replaced = signal.getsignal(signal.SIGINT) != self._interrupt
+        if replaced and message is not None and message is self._message:
+            heartbeat.ignores_interrupts()
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         from torch_mpi4py.log import heartbeat
