@@ -318,6 +318,25 @@ def test_where_shows_the_stacks_of_ranks_that_run_a_cell(hangs):
     assert_trains(hangs)
 
 
+AWAITS = """%%px --noblock
+import asyncio
+async def pause():
+    await asyncio.sleep(100)
+if rank == 1:
+    await pause()
+"""
+
+
+def test_where_shows_the_line_of_a_rank_that_awaits(hangs, wait_until):
+    hangs.must(AWAITS)
+    stacks = lambda: hangs.must("print(cluster.where(stacks=True).stacks)").text()  # noqa: E731
+    awaits = re.compile(r"\{1: \['cell \d+, line 4, awaiting'\]\}\n")
+    wait_until(lambda: awaits.fullmatch(stacks()), 60, "only rank 1 awaits", still=stacks)
+    hangs.must("cluster.interrupt()")
+    assert "KeyboardInterrupt" in hangs.run("%pxresult").error["evalue"]
+    assert_trains(hangs)
+
+
 LITTLE_MEMORY = """
 import resource
 if rank == 1:
