@@ -201,7 +201,10 @@ class Kernel:
             if kind == "stream":
                 outputs.append({"output_type": content["name"], "text": content["text"]})
             elif kind == "update_display_data":
-                displays[content["transient"]["display_id"]].append(content["data"])
+                changed = displays.get(
+                    content["transient"]["display_id"], []
+                )  # else an earlier cell's
+                changed.append(content["data"])
                 if shown is not None:
                     shown(content["data"]["text/plain"])
             elif kind in ("display_data", "execute_result"):
