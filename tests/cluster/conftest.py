@@ -45,7 +45,7 @@ def wait_until(condition, within: float, what: str, still=None):
     return value
 
 
-def _logs() -> str:
+def logs() -> str:
     """The ends of the logs of all clusters of these tests."""
     logs = sorted(runtime_dir.base().glob("*/log/*.log"))
     return "\n".join(f"--- {log}\n{runtime_dir.tail(log)}" for log in logs)
@@ -234,7 +234,7 @@ class Kernel:
         try:
             return self.must(code, START_WITHIN_S).text()
         except queue.Empty:
-            raise AssertionError(f"{call} still runs after {START_WITHIN_S} s\n{_logs()}") from None
+            raise AssertionError(f"{call} still runs after {START_WITHIN_S} s\n{logs()}") from None
 
     def _kill(self) -> None:
         """Kill it at once: the manager interrupts it first, and that may be what it acts on."""
