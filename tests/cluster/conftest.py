@@ -45,7 +45,7 @@ def wait_until(condition, within: float, what: str, still=None):
     return value
 
 
-def _logs() -> str:
+def logs() -> str:
     """The ends of the logs of all clusters of these tests."""
     logs = sorted(runtime_dir.base().glob("*/log/*.log"))
     return "\n".join(f"--- {log}\n{runtime_dir.tail(log)}" for log in logs)
@@ -201,7 +201,10 @@ class Kernel:
             if kind == "stream":
                 outputs.append({"output_type": content["name"], "text": content["text"]})
             elif kind == "update_display_data":
-                displays[content["transient"]["display_id"]].append(content["data"])
+                changed = displays.get(
+                    content["transient"]["display_id"], []
+                )  # else an earlier cell's
+                changed.append(content["data"])
                 if shown is not None:
                     shown(content["data"]["text/plain"])
             elif kind in ("display_data", "execute_result"):
@@ -231,7 +234,7 @@ class Kernel:
         try:
             return self.must(code, START_WITHIN_S).text()
         except queue.Empty:
-            raise AssertionError(f"{call} still runs after {START_WITHIN_S} s\n{_logs()}") from None
+            raise AssertionError(f"{call} still runs after {START_WITHIN_S} s\n{logs()}") from None
 
     def _kill(self) -> None:
         """Kill it at once: the manager interrupts it first, and that may be what it acts on."""

@@ -11,6 +11,8 @@ import time
 import psutil
 import pytest
 
+from .conftest import logs
+
 pytestmark = pytest.mark.timeout(240)
 
 WITHIN_S = 60  # far more than anything here takes, and less than a child of ours lives
@@ -156,7 +158,7 @@ def test_unreported_exit_makes_shrink_fail(ranks, wait_until, traces):
     began = time.monotonic()
     error = ranks.run("cluster.shrink(timeout_s=2);").error
     assert error["ename"] == "ClusterError"
-    assert "only cluster.restart() helps" in error["evalue"]
+    assert "only cluster.restart() helps" in error["evalue"], logs()
     assert time.monotonic() - began < WITHIN_S
     ranks.must("cluster.stop()")
     assert traces.left() == []

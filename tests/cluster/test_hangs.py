@@ -318,6 +318,25 @@ def test_where_shows_the_stacks_of_ranks_that_run_a_cell(hangs):
     assert_trains(hangs)
 
 
+AWAITS = """%%px --noblock
+import asyncio
+async def pause():
+    await asyncio.sleep(100)
+if rank == 1:
+    await pause()
+"""
+
+
+def test_where_shows_the_line_of_a_rank_that_awaits(hangs, wait_until):
+    hangs.must(AWAITS)
+    stacks = lambda: hangs.must("print(cluster.where(stacks=True).stacks)").text()  # noqa: E731
+    awaits = re.compile(r"\{1: \['cell \d+, line 4, awaiting'\]\}\n")
+    wait_until(lambda: awaits.fullmatch(stacks()), 60, "only rank 1 awaits", still=stacks)
+    hangs.must("cluster.interrupt()")
+    assert "KeyboardInterrupt" in hangs.run("%pxresult").error["evalue"]
+    assert_trains(hangs)
+
+
 LITTLE_MEMORY = """
 import resource
 if rank == 1:
@@ -426,9 +445,30 @@ comm.barrier()
 """
 
 
-def test_a_loop_that_catches_its_interrupt_ends(hangs, patient, wait_until):
+# Each of the loops catches the interrupt that has ended the one inside.
+CATCHES_IN_TWO_FUNCTIONS = """
+import time
+def step():
+    while True:
+        try:
+            time.sleep(0.5)
+        except:
+            pass
+def steps():
+    while rank == 1:
+        try:
+            step()
+        except:
+            pass
+steps()
+comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("code", [CATCHES, CATCHES_IN_TWO_FUNCTIONS])
+def test_a_loop_that_catches_its_interrupt_ends(hangs, patient, wait_until, code):
     places = {"waiting": [0, 2, 3], "computing": [1]}
-    running = begin(hangs, CATCHES, wait_until, **places, options=" --limit 60")
+    running = begin(hangs, code, wait_until, **places, options=" --limit 60")
     with limit_passed(hangs):
         out = hangs.finish(running)
     assert out.error["ename"] == "HangError"
@@ -466,6 +506,29 @@ def test_a_loop_that_catches_every_interrupt_is_named(hangs, patient, tmp_path, 
     assert re.search(catches, out.error["evalue"])
     assert rows_of(out.traceback)[1].startswith("catching  every interrupt, and going on")
     assert "Rank 1 does not end when interrupted" in out.traceback
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
+    assert_trains(hangs)
+
+
+IGNORES = """
+import pathlib, signal, time
+if rank == 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while not pathlib.Path({path!r}).exists():
+        time.sleep(0.01)
+comm.barrier()
+"""
+
+
+def test_a_cell_that_ignores_interrupts_is_told_so(hangs, tmp_path, wait_until):
+    path, places = tmp_path / "ends", {"waiting": [0, 2, 3], "computing": [1]}
+    cell = IGNORES.format(path=str(path))
+    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    path.touch()
+    assert "Rank 1 has replaced the handler of SIGINT" in out.error["evalue"]
+    assert rows_of(out.traceback)[1].startswith("ignoring  interrupts: it has replaced")
     wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
     assert_trains(hangs)
 

@@ -88,6 +88,39 @@ def test_figures_are_in_rank_order(kernel):
     assert shown("--group-outputs=order") == sorted(by_rank, key=lambda pair: pair[1])
 
 
+def test_displays_of_ranks_can_be_updated(kernel):
+    cell = """
+        from IPython.display import display, update_display
+        shown = display(f"begun on {rank}", display_id=True)
+        display("named", display_id="mine")
+        shown.update(f"half on {rank}")
+        shown.update(f"over on {rank}")
+    """
+    displayed = [d["text/plain"] for d in kernel.must(px(cell, "--targets 1,3")).displayed]
+    assert displayed == ["'over on 1'", "'named'", "'over on 3'", "'named'"]
+
+    later = []
+    update = px("update_display(f'later on {rank}', display_id='mine')", "--targets 3")
+    kernel.finish(kernel.begin(update), shown=later.append)
+    assert later == ["'later on 3'"]
+
+
+def test_ranks_can_clear_their_output(kernel):
+    cell = """
+        from IPython.display import clear_output
+        print("first")
+        display("first")
+        clear_output({wait})
+        {then}
+    """
+    for wait in (False, True):
+        out = kernel.must(px(cell.format(wait=wait, then="print('then')"), "--targets 1"))
+        assert (out.text(), out.displayed) == ("rank 1 | then\n", [])
+    out = kernel.must(px(cell.format(wait=True, then=""), "--targets 1"))  # nothing comes next
+    assert out.text().startswith("rank 1 | first\n")
+    assert [d["text/plain"] for d in out.displayed] == ["'first'"]
+
+
 @pytest.mark.parametrize(
     ("targets", "ranks"),
     [("2", [2]), ("-1", [3]), ("0,2", [0, 2]), ("2,0", [0, 2]), ("1:3", [1, 2]), ("all", range(4))],

@@ -89,6 +89,50 @@ def test_hang_after_one_rank_destroyed_the_default_group(hangs):
     assert_trains(hangs)
 
 
+PRESS_WHEN = """
+import os, signal, sys, threading, time
+
+def calls():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back
+
+def press_when(condition, times):
+    while not condition():
+        time.sleep(0.001)
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+
+def press(condition, times=1):
+    threading.Thread(target=press_when, args=(condition, times), daemon=True).start()
+"""
+
+
+def test_stop_during_a_start_that_finds_the_ranks_or_a_restart(hangs, wait_until):
+    CASES["skipped"].begin(hangs, wait_until)
+    hangs.restart(now=True)
+    hangs.must(PRESS_WHEN)
+    # NumPy cannot be imported again in a process in which its import was interrupted.
+    hangs.must("from ipyranks import start_cluster; assert 'numpy' not in sys.modules")
+    hangs.must("press(lambda: 'numpy._core._multiarray_umath' in sys.modules)")
+    out = hangs.run("start_cluster(4)")
+    interrupted = "KeyboardInterrupt: start_cluster was interrupted; the ranks keep their variables"
+    assert out.traceback == interrupted
+    assert "4 ranks found running; their variables are kept" in hangs.start_cluster(4)
+    assert_trains(hangs)
+
+    hangs.must("press(lambda: 'users_names' in calls())")
+    hangs.must("cluster.signal(signal.SIGSTOP, [1])")
+    out = hangs.run("cluster.restart()")
+    hangs.must("cluster.signal(signal.SIGCONT, [1])")
+    assert out.traceback == (
+        "KeyboardInterrupt: the restart was interrupted; the ranks keep their variables"
+    )
+    assert_trains(hangs)
+
+
 def all_stuck(hangs, cell: str, ranks: int, wait_until) -> None:
     """Start a cell and wait until no rank of ``ranks`` shows a heartbeat any more."""
     begin(hangs, cell, wait_until, stuck=range(ranks))
@@ -229,7 +273,14 @@ def test_stop_after_a_shrink(hangs):
 def test_start_replaces_ranks_that_are_all_stuck_in_c(hangs, gate, traces, wait_until):
     (directory,) = traces.directories()
     assert hangs.events == directory / "events"
-    hangs.must("cluster.restart()", within=100)
+    hangs.must(PRESS_WHEN + "press(lambda: 'await_ready' in calls(), times=5)")
+    out = hangs.run("cluster.restart()")
+    assert out.traceback == (
+        "KeyboardInterrupt: the restart was interrupted; start_cluster() starts fresh ranks"
+    )
+    assert out.text() + out.text("stderr") == ""
+    assert traces.left() == []
+    assert "4 ranks ready in " in hangs.start_cluster(4)
     (directory,) = traces.directories()
     hangs.events = directory / "events"
     all_stuck(hangs, gate.cell, 4, wait_until)

@@ -185,6 +185,11 @@ CASES = {
         "Rank 1 catches every interrupt and goes on [cell 3, line 9]; rank 0 waits in barrier "
         "[cell 3, line 2]. Around that line, write `except Exception:`",
     ),
+    "in a program that ignores interrupts": (
+        [waits(0, "barrier"), RankState(1, "ignoring", site="cell 3, line 9")],
+        "Rank 1 has replaced the handler of SIGINT, so an interrupt does not end the cell "
+        "[cell 3, line 9]; rank 0 waits in barrier [cell 3, line 2].",
+    ),
     "dead": (
         [waits(0, "recv", peer=1), RankState(1, "dead")],
         "Rank 1 has died; rank 0 waited in recv [cell 3, line 2].",

@@ -186,8 +186,8 @@ def readme_section(root: Path) -> str:
 
 def readme_files(root: Path) -> dict[str, str]:
     """Return the files of the README's example, by the names in their first lines."""
-    blocks = re.findall(r"^```\w+\n# (\S+)\n(.*?)^```$", readme_section(root), re.DOTALL | re.M)
-    return dict(blocks)
+    blocks = re.findall(r"^```\w+\n(# (\S+)\n.*?)^```$", readme_section(root), re.DOTALL | re.M)
+    return {name: text for text, name in blocks}
 
 
 @pytest.fixture(scope="module")

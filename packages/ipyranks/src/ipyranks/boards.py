@@ -39,7 +39,7 @@ class RankView(NamedTuple):
         ran: seconds for which its main thread has run on a core, by its latest heartbeat.
         looks: how often it has looked for other ranks while it slept and waited for them.
         interrupts: how many have reached the Python code of its cell, and did not find it
-            handling another.
+            handling another; -1 if the cell has replaced the handler of SIGINT.
     """
 
     running: bool = False
@@ -146,9 +146,10 @@ class BoardsHere:
 
     def stack(self, number: int) -> list[str]:
         """Return the Python stack of an engine that runs a cell; see :meth:`Boards.stack`."""
-        if not self.boards.is_busy(number):
+        position = self.boards.position(number)
+        if position is None or not position.running:
             return []
-        return stack_dump.ask_stack(*self._asked_for_its_stack(number))
+        return stack_dump.ask_stack(*self._asked_for_its_stack(number), position.site)
 
     def _asked_for_its_stack(self, number: int) -> tuple[Path, int, Callable[[], Any]]:
         send = partial(self._signal, stack_dump.SIGNAL, [number])

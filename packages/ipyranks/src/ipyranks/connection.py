@@ -15,6 +15,7 @@ from typing import Any
 
 import ipyparallel as ipp
 from ipyparallel import error
+from ipyparallel.client.client import unpack_message
 from torch_mpi4py.board.hang_report import HangReport
 from torch_mpi4py.board.rank_states import name_ranks
 
@@ -22,6 +23,7 @@ from . import rank_functions as on_rank
 from .boards import Boards, BoardsHere
 from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError
 from .notebook_client import NotebookClient
+from .output import change_output
 from .rank_table import Rank, RankTable
 
 _POLL_S = 0.02
@@ -36,7 +38,8 @@ _CLASS = re.compile(r"Can't get (?:local )?(?:attribute|object) '([^']+)'")
 
 class Client(ipp.Client):
     """ipyparallel's client, with an error for what its own would wait for, or end with KeyError:
-    a result that cannot be made here, and an engine that has left the cluster.
+    a result that cannot be made here, and an engine that has left the cluster. It also takes in
+    changes of a rank's output, which its own leaves out.
 
     Attributes:
         explain: called if a request names an engine that the controller no longer has; raises an
@@ -44,6 +47,14 @@ class Client(ipp.Client):
     """
 
     explain: Callable[[], None]
+
+    @unpack_message
+    def _dispatch_iopub(self, msg: dict) -> None:
+        """Take a piece of output, or a change of earlier ones."""
+        asked = msg["parent_header"].get("msg_id")
+        if asked in self.metadata:
+            change_output(self.metadata[asked], msg["header"]["msg_type"], msg["content"])
+        ipp.Client._dispatch_iopub.__wrapped__(self, msg)
 
     def _build_targets(self, targets: Any) -> Any:
         try:

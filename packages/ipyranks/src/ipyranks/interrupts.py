@@ -2,7 +2,8 @@
 
 The first interrupt of a cell raises KeyboardInterrupt, as in any program. A second one means that
 the cell has caught it, so KeyboardInterrupt is raised in the program's next line, too: that is the
-first line of the handler, and an exception there leaves the ``try``. While the cell still handles
+first line of the handler, and an exception there leaves the ``try``. If a caller catches this one,
+a third is raised in the line after the caller's handler, and so on. While the cell still handles
 the first one, for instance to save its state, others do nothing.
 """
 
@@ -22,45 +23,74 @@ class Interrupts:
     """
 
     def __init__(self, kernel: Any) -> None:
+        from torch_mpi4py.log import heartbeat
+
         self._traces = False
+        self._message: object = None  # that is being handled
+        heartbeat.at_each_beat.append(self._look_at_handler)
         self._before, self._after = kernel.pre_handler_hook, kernel.post_handler_hook
         kernel.pre_handler_hook, kernel.post_handler_hook = self._begin, self._end
 
     def _begin(self) -> None:
         self._before()
         signal.signal(signal.SIGINT, self._interrupt)
+        self._message = object()
 
     def _end(self) -> None:
+        self._message = None
         if self._traces:
+            sys.setprofile(None)
             sys.settrace(None)
             self._traces = False
         self._after()
+
+    def _look_at_handler(self) -> None:
+        """Have the notebook know if the program has replaced the handler, and so can't be ended."""
+        from torch_mpi4py.log import heartbeat
+
+        message = self._message
+        replaced = signal.getsignal(signal.SIGINT) != self._interrupt
+        if replaced and message is not None and message is self._message:
+            heartbeat.ignores_interrupts()
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         from torch_mpi4py.log import heartbeat
 
         if isinstance(sys.exc_info()[1], KeyboardInterrupt):
             return
-        traced_by_others = sys.gettrace() is not None and not self._traces  # a debugger
+        # By a debugger or a profiler.
+        traced_by_others = (sys.gettrace() or sys.getprofile()) is not None and not self._traces
         if heartbeat.count_interrupt() > 1 and not traced_by_others:
-            self._raise_in_the_next_line(frame)
+            self._raise_in_the_next_lines(frame)
         raise KeyboardInterrupt
 
-    def _raise_in_the_next_line(self, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt in the line that comes next, of the program's functions.
+    def _raise_in_the_next_lines(self, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt in the next line of the program, and again where that is caught.
 
-        Python stops tracing when a trace function raises, so it does that only once.
+        Python stops tracing when a trace function raises, but continues to profile: that starts
+        tracing again at the next call or return.
         """
         from torch_mpi4py.board import call_site
 
+        raised, of_the_program = False, set()
+
         def trace(frame: FrameType, event: str, arg: object) -> Any:
-            if event == "line":
+            nonlocal raised
+            handles_this = raised and isinstance(sys.exc_info()[1], KeyboardInterrupt)
+            if event == "line" and not handles_this:
+                raised = True
                 raise KeyboardInterrupt
             return trace
 
+        def start_tracing(frame: FrameType, *_: object) -> None:
+            if frame in of_the_program:
+                frame.f_trace = trace
+            sys.settrace(lambda *_: None)
+
         while frame is not None:
             if call_site.is_of_the_program(frame):
+                of_the_program.add(frame)
                 frame.f_trace = trace
             frame = frame.f_back
         self._traces = True
-        sys.settrace(lambda frame, event, arg: None)
+        sys.setprofile(start_tracing)

@@ -18,6 +18,8 @@ from IPython.display import display, publish_display_data
 
 _LIVE_LINES = 50  # of each rank while the cell runs; all of them at the end
 _BAR_WIDTH = 20
+_CLEAR_WITH_THE_NEXT: dict[str, Any] = {"data": {}}  # among a rank's displays
+_NEW_OUTPUT = ("stream", "display_data", "execute_result")
 # Open MPI prints this when a non-blocking collective is freed, which the report says better.
 _NOISE = re.compile(r"^NBC_Progress: an error .* - aborting the schedule\n\n?", re.MULTILINE)
 
@@ -100,8 +102,18 @@ class CellOutput:
 
     def _show_figures(self, figures: Iterable[tuple[int, dict]]) -> None:
         for rank, content in figures:
-            print(f"{self.label(rank)} |")
-            publish_display_data(content["data"], content.get("metadata") or {})
+            if content is _CLEAR_WITH_THE_NEXT:
+                continue
+            is_update = content.get("update", False)
+            if not is_update:
+                print(f"{self.label(rank)} |")
+            name = _id(content) and f"{_id(content)}, rank {rank}"
+            publish_display_data(
+                content["data"],
+                content.get("metadata") or {},
+                transient={"display_id": name} if name else {},
+                update=is_update,
+            )
 
     def _show_results(self, records: Iterable[tuple[int, Any]]) -> None:
         text, figures = "", []
@@ -150,6 +162,35 @@ class CellOutput:
             self._handle = display(data, raw=True, display_id=True)
         else:
             self._handle.update(data, raw=True)
+
+
+def change_output(record: Any, kind: str, content: dict[str, Any]) -> None:
+    """Change what a rank has shown in a cell, as a notebook does with its own output.
+
+    Args:
+        record: ipyparallel's, of the cell on this rank.
+        kind: the type of a message from it.
+        content: that of the message.
+    """
+    outputs = record["outputs"]
+    if kind == "clear_output" and content["wait"]:
+        outputs.append(_CLEAR_WITH_THE_NEXT)
+    elif kind == "clear_output" or (kind in _NEW_OUTPUT and _CLEAR_WITH_THE_NEXT in outputs):
+        record.update(stdout="", stderr="", outputs=[])
+    elif kind == "update_display_data":
+        _update_display(outputs, content)
+
+
+def _update_display(outputs: list[dict], content: dict[str, Any]) -> None:
+    same = [place for place, output in enumerate(outputs) if _id(output) == _id(content)]
+    for place in same:
+        outputs[place] = outputs[place] | {key: content[key] for key in ("data", "metadata")}
+    if not same:  # of an earlier cell
+        outputs.append(content | {"update": True})
+
+
+def _id(output: dict[str, Any]) -> str | None:
+    return (output.get("transient") or {}).get("display_id")
 
 
 def _write(text: str, stream: TextIO) -> None:

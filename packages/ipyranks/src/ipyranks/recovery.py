@@ -315,12 +315,14 @@ class Recovery:
         """Implement :meth:`.Cluster.restart`."""
         cluster = self._cluster
         began = time.monotonic()
-        lost = self._losses()
-        before = cluster.keeper
-        self._leave_out(before.lost_hosts)
-        before.begin_stop(politely=False)
-        cluster.disconnect()
+        kept = "the restart was interrupted; the ranks keep their variables"
+        with stoppable(kept) as button, button.listening():
+            lost = self._losses()
         with stoppable("the restart was interrupted; start_cluster() starts fresh ranks") as button:
+            before = cluster.keeper
+            self._leave_out(before.lost_hosts)
+            before.begin_stop(politely=False)
+            cluster.disconnect()
             try:
                 cluster.hold(NotebookClient.start(button, **self.settings))
                 self._forget()
@@ -368,6 +370,8 @@ class Recovery:
             button: the :class:`~ipyranks.stop_button.StopButton` that interrupts this.
             found: it has variables; when interrupted, leave it to be found again.
         """
+        import numpy  # noqa: F401 (an interrupted import could not be repeated in this process)
+
         cluster = self._cluster
         try:
             with button.listening():

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from . import awaiting
 from .tracebacks import CELL_FILE
 
 SIGNAL = signal.SIGUSR1
@@ -73,11 +74,12 @@ def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
     return ""
 
 
-def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None]) -> list[str]:
+def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None], site: str) -> list[str]:
     """The stack of the main thread of ``rank``, from its cell to the innermost call.
 
     Args:
         send_signal: as for :func:`ask`.
+        site: the line in which its program is, also while it awaits and is on no stack.
 
     Returns:
         A line for each call, like ``"cell 5, line 2, in train"``; none if it does not answer.
@@ -90,6 +92,8 @@ def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None]) -> li
         else:
             return []
     of_cells = [position for position, frame in enumerate(frames) if CELL_FILE.search(frame[0])]
+    if not of_cells and awaiting.__file__ in [name for name, *_ in frames]:
+        return [f"{site}, awaiting"]
     return [
         f"{_cell_of(name, directory, rank) or _short(name)}, line {line}, in {function}"
         for name, line, function in frames[of_cells[0] if of_cells else 0 :]

@@ -22,7 +22,7 @@ from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import sweep_stale
 from .slurm import is_inside, read_settings
-from .stop_button import stoppable
+from .stop_button import StopButton, stoppable
 
 _USUAL_START_S = 60.0  # and so many more for each rank:
 _USUAL_PER_RANK_S = 2.0
@@ -178,6 +178,11 @@ def most_ranks() -> int:
 
 def _running_cluster(settings: dict) -> Cluster | None:
     """The living cluster of this kernel, from this life of it or the one before a restart."""
+    with stoppable("start_cluster was interrupted; the ranks keep their variables") as button:
+        return _found_cluster(settings, button)
+
+
+def _found_cluster(settings: dict, button: StopButton) -> Cluster | None:
     cluster = Cluster.current
     if cluster is not None and cluster.keeper.is_ours:
         try:
@@ -197,8 +202,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
         _say_why_not(keeper, error)
         keeper.stop()
         return None
-    with stoppable("start_cluster was interrupted; the ranks keep their variables") as button:
-        cluster.open(button, found=True)
+    cluster.open(button, found=True)
     cluster.recovery.renew()
     return cluster
 

@@ -233,6 +233,12 @@ def _busy(world: World, waits: Waits) -> str:
             "Around that line, write `except Exception:` instead of `except:` or `except "
             "BaseException:`, so that an interrupt ends the cell."
         )
+    if ignoring := _in_state(world, "ignoring"):
+        return (
+            f"{_subject(ignoring, 'has', 'have')} replaced the handler of SIGINT, so an interrupt "
+            f"does not end the cell{at(world[ignoring[0]].site)}{others}. Leave "
+            "`signal.signal(signal.SIGINT, ...)` out of the cell."
+        )
     if computing := _in_state(world, "computing"):
         why = _overdue(world) or " Either a loop there never ends, or it needs more time."
         return (

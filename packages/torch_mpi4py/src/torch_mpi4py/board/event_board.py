@@ -218,7 +218,7 @@ class Position(NamedTuple):
         at_breakpoint: whether the main thread is stopped at a breakpoint, where a user may
             look into it.
         interrupts: how many have reached the Python code of the latest cell; one that comes while
-            it handles another does not count.
+            it handles another does not count. It is -1 if the cell has replaced the handler.
     """
 
     time: float

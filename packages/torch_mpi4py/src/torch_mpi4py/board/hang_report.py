@@ -16,7 +16,7 @@ _TITLES = ("rank", "state", "what", "where", "for")
 _MOST_LINES = 16
 # A rank that has not ended at a signal, by the interrupts that have reached its Python code: while
 # it handles the first, it may yet end.
-_UNENDED = ("stuck", "computing", "catching")
+_UNENDED = {-1: "ignoring", 0: "stuck", 1: "computing", 2: "catching"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class HangReport:
         """The same, knowing that some ranks did not end at a signal.
 
         Args:
-            ranks: how many interrupts have reached the Python code of each of them.
+            ranks: how many interrupts have reached the Python code of each of them; -1 if it has
+                replaced the handler of SIGINT.
         """
         states = [
             replace(state, state=_UNENDED[min(ranks[state.rank], 2)])

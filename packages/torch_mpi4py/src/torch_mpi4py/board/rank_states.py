@@ -26,9 +26,9 @@ class RankState:
     Attributes:
         rank: which one.
         state: "finished", "raised", "waiting", "computing", "at a breakpoint", "stuck" (in C
-            code, where no signal reaches it), "catching" (every interrupt, and going on), "dead"
-            or "idle" (it runs no cell, and has not begun the latest); empty until
-            :func:`classify` has compared all ranks.
+            code, where no signal reaches it), "catching" (every interrupt, and going on),
+            "ignoring" (them: it has replaced the handler), "dead" or "idle" (it runs no cell, and
+            has not begun the latest); empty until :func:`classify` has compared all ranks.
         operations: calls of communication that were open, the one it waits in last; their ends
             are this moment, and their ranks those of today's world.
         past: those of the cell that were over, oldest first.
@@ -149,6 +149,8 @@ def what_and_where(state: RankState) -> tuple[str, str]:
         return "in C code, where no signal reaches it", state.site
     if state.state == "catching":
         return "every interrupt, and going on", state.site
+    if state.state == "ignoring":
+        return "interrupts: it has replaced the handler of SIGINT", state.site
     if state.state in ("computing", "at a breakpoint"):
         return "", state.site
     return (state.outcome if state.state == "raised" else ""), ""

@@ -169,8 +169,14 @@ def count_interrupt() -> int:
     A signal handler may call this: only the next heartbeat writes it on the board.
     """
     global _interrupts
-    _interrupts += 1
+    _interrupts = max(_interrupts, 0) + 1
     return _interrupts
+
+
+def ignores_interrupts() -> None:
+    """Tell that the running cell has replaced the handler of interrupts."""
+    global _interrupts
+    _interrupts = -1
 
 
 def awaits(coroutine: Any) -> None:
