@@ -44,9 +44,16 @@ def threads_are(mode: str, patience: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def group_that_has_summed() -> Iterator[dist.ProcessGroup]:
-    """Make a group of all whose shared memory is open."""
+    """Make a group of all whose shared memory is open, and whose thread looks for itself.
+
+    Each call to look that comes before it does makes it look once more, and so begin what is there.
+    """
     with group_of_all() as group:
-        dist.all_reduce(torch.ones(1), group=group)
+        start(group, torch.ones(1)).wait()
+        deadline = time.monotonic() + 15
+        while not group._channels[0]._progress._looks:
+            assert time.monotonic() < deadline
+            time.sleep(1e-3)
         yield group
 
 
