@@ -154,7 +154,8 @@ def _tried(own: _OwnCluster, id: str, code: str, deadline: float) -> tuple[str, 
         said = told(id, code, cluster, deadline)
     except CheckError as error:
         own.end()
-        return (BROKEN if "itself failed" in str(error) else LOST), str(error)
+        failed = any(words in str(error) for words in ("itself failed", "cannot judge"))
+        return (BROKEN if failed else LOST), str(error)
     except (ClusterError, RemoteCellError) as error:
         own.end()
         return LOST, str(error)

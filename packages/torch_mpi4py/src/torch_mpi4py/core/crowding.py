@@ -9,8 +9,8 @@ once. Two ranks on two cores, each beside a busy loop of another session, median
 4 bytes takes 270 us in place of 470, one of 1 MiB 660 in place of 1,090, a DDP step of an MLP 4 ms
 in place of 11 (gloo: 7).
 
-Whoever sleeps often and uses the background looks crowded to itself. So what was found holds for a
-while, and is then looked for again as though there were no crowd.
+A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
+for a while, and is then looked for again as though there were no crowd.
 
 Source: "Documentation/scheduler/sched-stats.rst" of the kernel. Other systems do not count this.
 """
