@@ -201,10 +201,9 @@ class Kernel:
             if kind == "stream":
                 outputs.append({"output_type": content["name"], "text": content["text"]})
             elif kind == "update_display_data":
-                changed = displays.get(
-                    content["transient"]["display_id"], []
-                )  # else an earlier cell's
-                changed.append(content["data"])
+                name = content["transient"]["display_id"]
+                if name in displays:  # else it is an earlier cell's
+                    displays[name].append(content["data"])
                 if shown is not None:
                     shown(content["data"]["text/plain"])
             elif kind in ("display_data", "execute_result"):

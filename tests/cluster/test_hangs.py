@@ -495,21 +495,6 @@ comm.barrier()
 """
 
 
-def test_a_loop_that_catches_every_interrupt_is_named(hangs, patient, tmp_path, wait_until):
-    path, places = tmp_path / "ends", {"waiting": [0, 2, 3], "computing": [1]}
-    cell = CATCHES_ALL.format(path=str(path))
-    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
-    with limit_passed(hangs):
-        out = hangs.finish(running)
-    path.touch()
-    catches = r"Rank 1 catches every interrupt and goes on \[cell \d+, line 14\]; ranks 0, 2 and 3"
-    assert re.search(catches, out.error["evalue"])
-    assert rows_of(out.traceback)[1].startswith("catching  every interrupt, and going on")
-    assert "Rank 1 does not end when interrupted" in out.traceback
-    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
-    assert_trains(hangs)
-
-
 IGNORES = """
 import pathlib, signal, time
 if rank == 1:
@@ -520,15 +505,34 @@ comm.barrier()
 """
 
 
-def test_a_cell_that_ignores_interrupts_is_told_so(hangs, tmp_path, wait_until):
+@pytest.mark.parametrize(
+    ("code", "told", "row"),
+    [
+        (
+            CATCHES_ALL,
+            r"Rank 1 catches every interrupt and goes on \[cell \d+, line 14\]; ranks 0, 2 and 3",
+            "catching  every interrupt, and going on",
+        ),
+        (
+            IGNORES,
+            r"Rank 1 has replaced the handler of SIGINT, so an interrupt does not end the cell \[",
+            "ignoring  interrupts: it has replaced the handler of SIGINT",
+        ),
+    ],
+    ids=["catches", "ignores"],
+)
+def test_a_rank_that_interrupts_do_not_end_is_named(
+    hangs, patient, tmp_path, wait_until, code, told, row
+):
     path, places = tmp_path / "ends", {"waiting": [0, 2, 3], "computing": [1]}
-    cell = IGNORES.format(path=str(path))
+    cell = code.format(path=str(path))
     running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
     with limit_passed(hangs):
         out = hangs.finish(running)
     path.touch()
-    assert "Rank 1 has replaced the handler of SIGINT" in out.error["evalue"]
-    assert rows_of(out.traceback)[1].startswith("ignoring  interrupts: it has replaced")
+    assert re.search(told, out.error["evalue"])
+    assert rows_of(out.traceback)[1].startswith(row)
+    assert "Rank 1 does not end when interrupted" in out.traceback
     wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 1 comes back")
     assert_trains(hangs)
 

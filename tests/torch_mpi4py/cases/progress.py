@@ -30,11 +30,14 @@ MODES = ("patient", "eager")
 
 
 @contextlib.contextmanager
-def threads_are(mode: str, patience: float | None = None) -> Iterator[None]:
-    """Have progress threads find cores to spare or none, and wait so long before they begin."""
+def threads_are(mode: str, patience: float | None = None, crowded: bool = False) -> Iterator[None]:
+    """Have progress threads find cores to spare or none, and wait so long before they begin.
+
+    Other programs take cores if it is ``crowded``, whatever else runs on this machine.
+    """
     before = progress.cores_a_rank, progress.others_take_cores, progress._PATIENCE_SECONDS
     progress.cores_a_rank = lambda: 1_000 if mode == "eager" else 1
-    progress.others_take_cores = lambda: False  # whatever else runs on this machine
+    progress.others_take_cores = lambda: crowded
     progress._PATIENCE_SECONDS = before[2] if patience is None else patience
     try:
         yield
@@ -133,17 +136,27 @@ def case_call_returning_while_abandoned_ends_once(rank: int, size: int) -> None:
     assert late.channel.close(20)
 
 
+def ends_by_itself(group: dist.ProcessGroup, rank: int, size: int) -> None:
+    """Expect that a sum begins and ends without a wait."""
+    tensor = torch.full((3,), rank)
+    work = start(group, tensor)
+    deadline = time.monotonic() + 15
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "not begun"
+        time.sleep(1e-3)
+    equal(tensor, [sum_of_ranks(size)] * 3)
+
+
 def case_operation_starts_without_a_wait(rank: int, size: int) -> None:
     """It starts by itself because another rank may wait for it."""
     for mode in MODES:
         with threads_are(mode), group_of_all() as group:
-            tensor = torch.full((3,), rank)
-            work = start(group, tensor)
-            deadline = time.monotonic() + 15
-            while not work.is_completed():
-                assert time.monotonic() < deadline, f"{mode}: not begun"
-                time.sleep(1e-3)
-            equal(tensor, [sum_of_ranks(size)] * 3)
+            ends_by_itself(group, rank, size)
+
+
+def case_operation_starts_at_once_where_other_programs_take_the_cores(rank: int, size: int) -> None:
+    with threads_are("patient", LONG_SECONDS, crowded=True), group_that_has_summed() as group:
+        ends_by_itself(group, rank, size)
 
 
 def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:

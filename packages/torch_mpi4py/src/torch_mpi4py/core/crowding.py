@@ -6,8 +6,9 @@ a rank does better to sleep at once than to look around for others: a thread tha
 a core as soon as it is woken, and one that has used up its share has to wait for those of others.
 For the same reason a thread that only communicates, and does so in the background, is served at
 once. Two ranks on two cores, each beside a busy loop of another session, medians: an all_reduce of
-4 bytes takes 270 us in place of 470, one of 1 MiB 660 in place of 1,090, a DDP step of an MLP 4 ms
-in place of 11 (gloo: 7).
+4 bytes takes 270 us in place of 470, one of 1 MiB 660 in place of 1,090. A DDP step of an MLP takes
+2.6 to 3.9 ms in place of 12 to 25 (gloo: 6 to 7) if each rank is bound to a core; with ranks that
+are not, 9 to 10 ms either way.
 
 A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
 for a while, and is then looked for again as though there were no crowd.

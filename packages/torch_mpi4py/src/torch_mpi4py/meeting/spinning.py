@@ -32,7 +32,10 @@ def seconds() -> float:
 
 
 def others_take_cores() -> bool:
-    """Return whether the ranks here have a core each, but for other programs (:mod:`.crowding`)."""
+    """Return whether other programs take the cores of ranks that could have one each.
+
+    See :mod:`torch_mpi4py.core.crowding`.
+    """
     return crowding.others_take_the_core and cores_a_rank() >= 1
 
 
