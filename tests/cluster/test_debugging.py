@@ -116,7 +116,8 @@ def test_pxdebug_rejects_a_syntax_error(kernel):
 
 def test_pxdebug_leaves_a_busy_rank_alone(failed, wait_until):
     failed.must("%%px --noblock\nif rank == 2: comm.recv(source=0)")
-    wait_until(lambda: failed.must("cluster.busy([2])").displayed, 30, "rank 2 runs the cell")
+    busy = lambda: failed.must("print(cluster.busy([2]))").text()  # noqa: E731
+    wait_until(lambda: busy() == "[2]\n", 30, "rank 2 runs the cell")
     assert "rank 2 is running a cell" in failed.run("%pxdebug 2").error["evalue"]
     failed.must("cluster.interrupt()")
     failed.run("%pxresult")
