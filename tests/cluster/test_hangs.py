@@ -495,6 +495,38 @@ comm.barrier()
 """
 
 
+# In a library, as the kernel's own code.
+INTERRUPTED_IN_THE_KERNEL = """
+import functools, os, signal
+once = '''
+usual = kernel.{hook}
+def hook():
+    kernel.{hook} = usual
+    {order}
+kernel.{hook} = hook
+'''
+press = functools.partial(os.kill, os.getpid(), signal.SIGINT)
+kernel = get_ipython().kernel
+exec(compile(once, "<a library>", "exec"), {{"kernel": kernel, "press": press}})
+"""
+
+
+def test_an_interrupt_before_a_cell_begins_ends_the_cell(hangs):
+    order = "usual(); press()"
+    install = INTERRUPTED_IN_THE_KERNEL.format(hook="pre_handler_hook", order=order)
+    hangs.must(f"%%px --targets 1{install}")
+    out = hangs.run("%%px --targets 1 --limit 30\nbegun = True")
+    assert out.traceback.startswith("rank 1 raised:\nKeyboardInterrupt in line 2 of its cell")
+    assert_trains(hangs)
+
+
+def test_an_interrupt_after_a_cell_does_nothing(hangs):
+    order = "press(); usual()"
+    install = INTERRUPTED_IN_THE_KERNEL.format(hook="post_handler_hook", order=order)
+    hangs.must(f"%%px --targets 1{install}")
+    assert_trains(hangs)
+
+
 IGNORES = """
 import pathlib, signal, time
 if rank == 1:

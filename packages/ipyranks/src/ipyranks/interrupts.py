@@ -5,6 +5,10 @@ the cell has caught it, so KeyboardInterrupt is raised in the program's next lin
 first line of the handler, and an exception there leaves the ``try``. If a caller catches this one,
 a third is raised in the line after the caller's handler, and so on. While the cell still handles
 the first one, for instance to save its state, others do nothing.
+
+An interrupt that comes just before or after a cell finds the kernel's own code. KeyboardInterrupt
+would end the request there without an answer, or the whole rank. So it is raised in the first line
+of the cell, if one follows.
 """
 
 from __future__ import annotations
@@ -60,9 +64,25 @@ class Interrupts:
             return
         # By a debugger or a profiler.
         traced_by_others = (sys.gettrace() or sys.getprofile()) is not None and not self._traces
-        if heartbeat.count_interrupt() > 1 and not traced_by_others:
+        count = heartbeat.count_interrupt()
+        if not (heartbeat.is_awaiting() or _is_in_the_program(frame)):
+            if not traced_by_others:
+                self._raise_in_the_first_line()
+            return
+        if count > 1 and not traced_by_others:
             self._raise_in_the_next_lines(frame)
         raise KeyboardInterrupt
+
+    def _raise_in_the_first_line(self) -> None:
+        """Raise KeyboardInterrupt where the program begins."""
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            if event == "line":
+                raise KeyboardInterrupt
+            return trace
+
+        self._traces = True
+        sys.settrace(lambda frame, *_: trace if _begins_the_program(frame) else None)
 
     def _raise_in_the_next_lines(self, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt in the next line of the program, and again where that is caught.
@@ -94,3 +114,16 @@ class Interrupts:
             frame = frame.f_back
         self._traces = True
         sys.setprofile(start_tracing)
+
+
+def _is_in_the_program(frame: FrameType | None) -> bool:
+    while frame is not None and not _begins_the_program(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _begins_the_program(frame: FrameType) -> bool:
+    """Whether a frame is of a cell, or of the code with which ipyparallel calls a function."""
+    from torch_mpi4py.board import call_site
+
+    return frame.f_code.co_name == "<module>" and call_site.is_of_the_program(frame)

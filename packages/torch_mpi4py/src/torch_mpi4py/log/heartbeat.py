@@ -188,6 +188,11 @@ def awaits(coroutine: Any) -> None:
     _awaited = coroutine
 
 
+def is_awaiting() -> bool:
+    """Return whether a cell runs that awaits."""
+    return _awaited is not None
+
+
 def current_run() -> str:
     """Return the text with which the latest cell began: see :func:`begin_cell`."""
     return _shown.run
