@@ -1,8 +1,12 @@
-"""Times all_reduce while other programs keep all cores busy, and the load of waiting ranks.
+"""Times all_reduce and DDP while other programs keep all cores busy, and the load of waiting ranks.
 
 Rank 0 starts as many busy loops as there are cores, and all variants take turns beside them. The
-loops end with rank 0, however it ends. Then, without them, all ranks but rank 0 wait for it: how
-much of a core does each use, and how soon after rank 0's arrival does the first of them return?
+loops end with rank 0, however it ends. They run in the session of the ranks, as the programs of one
+terminal do, and then in sessions of their own, as other people's do: Linux gives each session an
+equal part of the cores (``sched_autogroup_enabled``).
+
+Then, without loops, all ranks but rank 0 wait for it: how much of a core does each use, and how
+soon after rank 0's arrival does the first of them return?
 """
 
 from __future__ import annotations
@@ -19,17 +23,27 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from benchmarks import report
+from benchmarks.backend import MODELS, USUAL_BATCH, step_of
 from benchmarks.report import MIB, SMALL, Section, Shown, Table, Target, each, size, target
-from benchmarks.running import all_reduces, in_turns, rounds, slowest, world
+from benchmarks.running import (
+    WARM_CALLS,
+    Call,
+    all_reduces,
+    in_turns,
+    rounds,
+    slowest,
+    world,
+)
 
 if TYPE_CHECKING:
     from torch_mpi4py import MPI
 
 SIZES = (4, 4096, SMALL, MIB, 4 * MIB)
 TURNS = 120  # the scheduler's slices are long beside a call: samples differ by a hundred times
-MOST_SECONDS = 12.0  # for one size
+MOST_SECONDS = 8.0  # for one size
 CALLS = 5  # in a sample
 WAIT_SECONDS = 1.0
 WAKES = 40
@@ -41,31 +55,41 @@ while os.getppid() == int(sys.argv[1]):
 """
 GROUPS = {"ours": "torch_mpi4py", "gloo": "gloo"}
 NAMES = {**GROUPS, "raw": "raw MPI"}
+SESSIONS = {"the session of the ranks": False, "sessions of their own": True}
 AVERAGES: dict[str, Callable[[list[float]], float]] = {"median": median, "mean": fmean}
 
 
 def measure() -> dict:
     """Measure on this number of ranks."""
     gloo, comm = dist.new_group(backend="gloo"), world()
-    with busy_loops(comm.Get_rank() == 0):
-        rows = [{"bytes": count, "samples": beside(comm, gloo, count)} for count in SIZES]
-        dist.barrier(group=gloo)
+    loops = []
+    for sessions, own in SESSIONS.items():
+        with busy_loops(comm.Get_rank() == 0, own):
+            reduced = [
+                {"bytes": count, "samples": beside(comm, gloo, all_reduces(comm, count, gloo=gloo))}
+                for count in SIZES
+            ]
+            steps = [
+                {"model": name, "samples": beside(comm, gloo, ddp(name, gloo))} for name in MODELS
+            ]
+            dist.barrier(group=gloo)
+        loops.append({"sessions": sessions, "all_reduce": reduced, "ddp_step": steps})
     groups = {"ours": None, "gloo": gloo}
     return {
         "ranks": comm.Get_size(),
-        "loops": os.cpu_count(),
-        "all_reduce": rows,
+        "count": os.cpu_count(),
+        "loops": loops,
         "waits": {name: shares(comm, group) for name, group in groups.items()},
         "wakes": {name: wakes(comm, group) for name, group in groups.items()},
     }
 
 
 @contextlib.contextmanager
-def busy_loops(wanted: bool) -> Iterator[None]:
+def busy_loops(wanted: bool, own_sessions: bool = False) -> Iterator[None]:
     """Keep all cores busy until the block ends."""
     command = [sys.executable, "-c", LOOP, str(os.getpid())]
     count = (os.cpu_count() or 1) if wanted else 0
-    loops = [subprocess.Popen(command) for _ in range(count)]
+    loops = [subprocess.Popen(command, start_new_session=own_sessions) for _ in range(count)]
     try:
         yield
     finally:
@@ -74,9 +98,23 @@ def busy_loops(wanted: bool) -> Iterator[None]:
             loop.wait()
 
 
-def beside(comm: MPI.Intracomm, gloo: dist.ProcessGroup, count: int) -> dict[str, list[float]]:
+def ddp(model: str, gloo: dist.ProcessGroup) -> dict[str, Call]:
+    """Return training steps of a model under DDP."""
+    make = MODELS[model]
+    inputs, labels = torch.randn(USUAL_BATCH, 1, 28, 28), torch.randint(10, (USUAL_BATCH,))
+    groups = {"ours": None, "gloo": gloo}
+    return {
+        name: step_of(DDP(make(), process_group=group), inputs, labels)
+        for name, group in groups.items()
+    }
+
+
+def beside(
+    comm: MPI.Intracomm, gloo: dist.ProcessGroup, variants: dict[str, Call]
+) -> dict[str, list[float]]:
     """Return samples in turns, each the mean of a few calls on the slowest rank."""
-    variants = all_reduces(comm, count, gloo=gloo)
+    for name in in_turns(list(variants), WARM_CALLS):  # DDP makes new buckets after its first step
+        variants[name]()
     samples: dict[str, list[float]] = {name: [] for name in variants}
     end = time.monotonic() + MOST_SECONDS
     for name in in_turns(list(variants), rounds(TURNS)):
@@ -136,18 +174,26 @@ def wakes(comm: MPI.Intracomm, group: dist.ProcessGroup | None) -> list[float]:
 
 def section(run: dict) -> Section:
     """Return tables and targets of one number of ranks."""
-    rows, waits = run["all_reduce"], run["waits"]
+    waits = run["waits"]
     columns: dict[str, Shown] = {"size": size}
+    steps: dict[str, Shown] = {"model": report.key("model")}
     for average, of in AVERAGES.items():
         columns |= {f"{name}, {average}": show for name, show in each(NAMES, shown(of)).items()}
+        steps |= {f"{name}, {average}": show for name, show in each(GROUPS, shown(of)).items()}
+    parts: list[str | Table] = []
+    for loops in run["loops"]:
+        parts += [
+            f"all_reduce of float32 while {run['count']} busy loops run, one per core, in "
+            f"{loops['sessions']}; the variants take turns on the same ranks. Microseconds.",
+            Table(columns, loops["all_reduce"]),
+            f"A training step under DDP beside them, {USUAL_BATCH} images a rank. Microseconds.",
+            Table(steps, loops["ddp_step"]),
+        ]
     by_call = [
         {"call": call, "samples": {g: waits[g][call] for g in waits}} for call in waits["ours"]
     ]
     waiting = {"while it waits in": report.key("call"), **each(GROUPS, "{:.2%}".format)}
-    parts = [
-        f"all_reduce of float32 while {run['loops']} busy loops run, one per core; the variants "
-        "take turns on the same ranks. Microseconds.",
-        Table(columns, rows),
+    parts += [
         "Largest share of a core that all threads of a rank use together while it waits "
         f"{WAIT_SECONDS:g} s for rank 0, without busy loops:",
         Table(waiting, by_call),
@@ -166,11 +212,15 @@ def shown(of: Callable[[list[float]], float]) -> Callable[[list[float]], str]:
 def targets(run: dict) -> list[Target]:
     """Return the targets beside busy loops, and for waiting ranks."""
     where = f"{run['ranks']} ranks"
-    what = f"all_reduce beside busy loops compared with gloo, {where}, every size, by the"
-    found = [
-        report.least_ahead(f"{what} {average}", ">= 1x", run["all_reduce"], size, of)
-        for average, of in AVERAGES.items()
-    ]
+    found = []
+    for loops in run["loops"]:
+        beside_loops = f"beside busy loops in {loops['sessions']} compared with gloo, {where}"
+        for average, of in AVERAGES.items():
+            what = f"all_reduce {beside_loops}, every size, by the {average}"
+            found.append(report.least_ahead(what, ">= 1x", loops["all_reduce"], size, of))
+        what = f"a DDP step {beside_loops}"
+        model = report.key("model")
+        found.append(report.least_ahead(what, ">= 1x", loops["ddp_step"], model))
     waits, wakes = run["waits"], run["wakes"]
     ours, gloo = (100 * max(waits[name].values()) for name in ("ours", "gloo"))
     what = f"share of a core that a waiting rank uses: all_reduce, recv, barrier, {where}"

@@ -667,16 +667,3 @@ def case_waiting_ranks_yield_only_if_they_share_a_core(rank: int, size: int) -> 
             assert rank == 0 or bool(yields) == yielded
     finally:
         spinning.cores_a_rank, os.sched_yield = usual
-
-
-@case(sizes=(2, 4), mpi="openmpi")
-def case_rank_sleeps_at_once_where_other_programs_take_the_cores(rank: int, size: int) -> None:
-    for crowded in (False, True):
-        with (
-            mock.patch.object(spinning, "others_take_cores", return_value=crowded),
-            mock.patch.object(spinning, "give_way") as look_again,
-        ):
-            dist.barrier()
-            look_again.reset_mock()
-            sleep_until_rank_0_comes(lambda: dist.all_reduce(torch.ones(3)), range(1, size))
-            assert rank == 0 or look_again.called != crowded

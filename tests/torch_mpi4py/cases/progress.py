@@ -12,17 +12,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py import MPI, emulated_link
+from torch_mpi4py.core import crowding
 from torch_mpi4py.core.call import Call
 from torch_mpi4py.group import progress, work
 from torch_mpi4py.group.channel import Channel
 from torch_mpi4py.log import events
 
+from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all
 
 LONG_SECONDS = 60.0  # longer than the groups' deadline of 20 s
@@ -157,6 +160,38 @@ def case_operation_starts_without_a_wait(rank: int, size: int) -> None:
 def case_operation_starts_at_once_where_other_programs_take_the_cores(rank: int, size: int) -> None:
     with threads_are("patient", LONG_SECONDS, crowded=True), group_that_has_summed() as group:
         ends_by_itself(group, rank, size)
+
+
+@case(mpi="openmpi")  # without ULFM, all but sums go by the progress thread in any case
+def case_collective_after_computing_is_run_by_another_thread_where_others_take_the_cores(
+    rank: int, size: int
+) -> None:
+    """One that follows another at once is run by its caller."""
+    for crowded in (True, False):
+        runs_on: list[bool] = []
+        run = Channel._call_mpi
+
+        def call_mpi(
+            channel: Channel, called: work.Collective, run: Any = run, runs_on: Any = runs_on
+        ) -> BaseException | None:
+            runs_on.append(threading.current_thread() is threading.main_thread())
+            return run(channel, called)
+
+        with (
+            threads_are("patient", LONG_SECONDS, crowded=crowded),
+            mock.patch.object(crowding, "look"),  # whatever else runs on this machine
+            mock.patch.object(crowding, "others_take_the_core", crowded),
+            group_of_all() as group,
+        ):
+            dist.barrier()
+            tensor = torch.full((3,), float(rank))
+            with mock.patch.object(Channel, "_call_mpi", call_mpi):
+                with mock.patch.object(crowding, "_COMPUTES_SECONDS", LONG_SECONDS):
+                    dist.barrier(group)
+                with mock.patch.object(crowding, "_COMPUTES_SECONDS", 0.0):
+                    dist.all_reduce(tensor, group=group)
+            equal(tensor, [sum_of_ranks(size)] * 3)
+            assert runs_on == [True, not crowded], (crowded, runs_on)
 
 
 def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:

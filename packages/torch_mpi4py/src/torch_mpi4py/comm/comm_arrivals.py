@@ -118,7 +118,7 @@ class CommArrivals(Slot):
 
         missing = self._needed(operation.what, args, kwargs)
         time_slice.shorten()
-        end = time.perf_counter() + spinning.seconds()
+        end = time.perf_counter() + spinning.SECONDS
         while missing and time.perf_counter() < end:
             spinning.give_way()
             missing = [one for one in missing if not has_come(one.words[one.first + _PLACE])]

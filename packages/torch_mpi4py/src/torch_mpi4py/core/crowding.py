@@ -1,14 +1,21 @@
 """Finds out whether other programs take this program's core.
 
 Linux counts for each thread how long it has run, and how long it was ready to run and had no core.
-The watcher compares the two for the main thread, which computes. If other programs take the core,
-a rank does better to sleep at once than to look around for others: a thread that sleeps often gets
-a core as soon as it is woken, and one that has used up its share has to wait for those of others.
-For the same reason a thread that only communicates, and does so in the background, is served at
-once. Two ranks on two cores, each beside a busy loop of another session, medians: an all_reduce of
-4 bytes takes 270 us in place of 470, one of 1 MiB 660 in place of 1,090. A DDP step of an MLP takes
-2.6 to 3.9 ms in place of 12 to 25 (gloo: 6 to 7) if each rank is bound to a core; with ranks that
-are not, 9 to 10 ms either way.
+The watcher compares the two for the main thread, which computes. If other programs take the core, a
+thread that has used up its share has to wait for the shares of others, and one that has slept is
+served as soon as it is woken. So the progress thread then runs a collective, also one that its
+caller waits for, if the caller has computed since the last one. Two ranks, each bound to one of two
+cores, beside two busy loops, medians in ms of several seconds of each way in random order:
+
+                                         loops of other sessions    of the same session
+                                         caller  progress  gloo     caller  progress  gloo
+5 ms of computing, all_reduce of 64 KiB    14.0       5.6   8.0       11.6      11.8  13.0
+0.5 ms of it, all_reduce of 64 KiB          2.5       0.8   3.4        1.8       2.0   3.5
+a DDP step of an MLP                       12.5       6.2   9.4       14.5      12.9  15.4
+a DDP step of LeNet                        27.6       9.5  11.6       17.9      20.3  17.4
+
+Linux gives each session an equal part of the cores (``sched_autogroup_enabled``). Ranks that are
+not bound gain less: 11.5 and 0.8 ms in the first two rows, and nothing certain with DDP.
 
 A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
 for a while, and is then looked for again as though there were no crowd.
@@ -25,6 +32,7 @@ from typing import NamedTuple
 _CROWDED = 0.2  # of the time in which it wanted a core
 _LEAST_WANTED = 0.05  # of all time: less tells nothing
 _HOLDS_SECONDS = 2.0
+_COMPUTES_SECONDS = 2e-4  # more than a program takes between two collectives without computing
 
 
 class _Reading(NamedTuple):
@@ -37,6 +45,8 @@ class _Reading(NamedTuple):
 
 others_take_the_core = False
 """Whether they did when this was last looked at."""
+collective_ended = 0.0
+"""When the latest collective of this rank ended, if others took the core; written by its caller."""
 _before: _Reading | None = None
 
 
@@ -49,6 +59,11 @@ def look() -> None:
     reading = _read(now)
     others_take_the_core = not others_take_the_core and _took(_before, reading)
     _before = reading
+
+
+def has_computed(now: float) -> bool:
+    """Return whether the caller of a collective has computed since the latest one."""
+    return now > collective_ended + _COMPUTES_SECONDS
 
 
 def _took(before: _Reading | None, after: _Reading | None) -> bool:

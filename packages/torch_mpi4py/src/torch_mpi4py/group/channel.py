@@ -108,10 +108,11 @@ class Channel(deadlines.Runner):
         return None if self.callbacks.is_open() else self.made + len(self._queue)
 
     def may_run_on_callers_thread(self, work: Collective) -> bool:
-        """Return whether it could be freed there, should it be stuck."""
-        return self.frees_all or (
+        """Return whether it could be freed there, should it be stuck, and is not left to others."""
+        may_be_freed = self.frees_all or (
             self._sums is not None and work.call.may_be_shared and work.link is None
         )
+        return may_be_freed and not work.in_background
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by a thread that waits for it."""

@@ -25,7 +25,7 @@ from torch.autograd import profiler
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from ..board.call_site import site_of
-from ..core import allocator, collective_counts, links
+from ..core import allocator, collective_counts, crowding, links
 from ..core.base_comm import largest_tag, tag_apart
 from ..core.buffers import require_reachable
 from ..core.call import Call, known_call
@@ -52,6 +52,7 @@ from .channel import Channel
 from .coalescing import CoalescingBlock
 from .futures import DEPTH_OF_MESSAGES, CallbackQueue, callback_depths, current_depth
 from .point_to_point import PointToPointWork, start_receive, start_send
+from .progress import others_take_cores
 from .refused_methods import RefusedMethods
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
@@ -374,11 +375,15 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
                 kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
                 started,
             )  # fmt: skip
+        if crowding.others_take_the_core and not asynchronous:
+            work.in_background = crowding.has_computed(started) and others_take_cores()
         if asynchronous or not (channel.may_run_on_callers_thread(work) and channel.run(work)):
             channel.queue(work)
         if not asynchronous:
             if work.error is not None or not work.done:
                 work.wait()
+            if crowding.others_take_the_core:
+                crowding.collective_ended = perf_counter()
             return None
         if block is not None:
             block.works.append(work)

@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from ..meeting.spinning import cores_a_rank, others_take_cores
+from ..core import crowding
+from ..meeting.spinning import cores_a_rank
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
@@ -114,6 +115,11 @@ class ProgressThread:
             return self._tasks[0]
         except IndexError:
             return None
+
+
+def others_take_cores() -> bool:
+    """Return whether other programs take the cores of ranks that could have one each."""
+    return crowding.others_take_the_core and cores_a_rank() >= 1
 
 
 def cores_are_taken() -> bool:

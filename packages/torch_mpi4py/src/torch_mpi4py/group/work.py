@@ -95,6 +95,7 @@ class Collective(Operation):
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
         link: the link that carries it, None if MPI does.
+        in_background: whether the progress thread runs it even if its caller waits.
         event: its entry in the event log.
         record: its entry in the profile of PyTorch's profiler.
 
@@ -109,6 +110,7 @@ class Collective(Operation):
     plan: Plan
     options: Any = None
     link: Link | None = None
+    in_background = False
     event: Token | None = None
     record: Record | None = None
 

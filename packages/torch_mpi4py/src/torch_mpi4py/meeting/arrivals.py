@@ -317,7 +317,7 @@ class Arrivals(Slot):
                 if not until:
                     time_slice.shorten()
                     # Elsewhere, spinning would keep the GIL from a computing thread.
-                    until = now + spinning.seconds() if work.on_callers_thread else now
+                    until = now + spinning.SECONDS if work.on_callers_thread else now
                 if now >= until:
                     self._await_all(work, turn)
                     self._confirm(work, self.meetings)

@@ -18,25 +18,11 @@ import contextlib
 import functools
 import os
 
-from ..core import crowding
 from ..core.runtime import MPI
 from ..log.peer_boards import board_of
 
 SECONDS = 2e-4
 """For how long a rank spins; several times what a message takes between two hosts."""
-
-
-def seconds() -> float:
-    """Return for how long a rank spins that awaits others of its machine."""
-    return 0.0 if others_take_cores() else SECONDS
-
-
-def others_take_cores() -> bool:
-    """Return whether other programs take the cores of ranks that could have one each.
-
-    See :mod:`torch_mpi4py.core.crowding`.
-    """
-    return crowding.others_take_the_core and cores_a_rank() >= 1
 
 
 def give_way() -> None:
