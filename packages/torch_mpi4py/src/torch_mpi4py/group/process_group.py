@@ -38,7 +38,7 @@ from ..log.events import ANY, log
 from ..log.live_groups import live_groups
 from ..log.profiling import Record
 from ..meeting import message_progress
-from . import collectives, group_comms, missing_ranks, point_to_point
+from . import collectives, group_comms, missing_ranks, point_to_point, progress
 from .argument_checks import (
     as_list,
     require_peer,
@@ -52,7 +52,6 @@ from .channel import Channel
 from .coalescing import CoalescingBlock
 from .futures import DEPTH_OF_MESSAGES, CallbackQueue, callback_depths, current_depth
 from .point_to_point import PointToPointWork, start_receive, start_send
-from .progress import others_take_cores
 from .refused_methods import RefusedMethods
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
@@ -376,7 +375,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
                 started,
             )  # fmt: skip
         if crowding.others_take_the_core and not asynchronous:
-            work.in_background = crowding.has_computed(started) and others_take_cores()
+            work.in_background = crowding.has_computed(started) and progress.others_take_cores()
         if asynchronous or not (channel.may_run_on_callers_thread(work) and channel.run(work)):
             channel.queue(work)
         if not asynchronous:
