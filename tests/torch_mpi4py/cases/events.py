@@ -292,12 +292,17 @@ def case_board_shows_open_operations_to_other_ranks(rank: int, size: int) -> Non
     assert found[1].end is None
 
 
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def case_heartbeat_keeps_outcome_of_ended_program(rank: int, size: int) -> None:
     """The watcher may be stopped between its look at the program and its writing of what it saw."""
     board, outcome = peer_boards.board_of(rank), ""
 
     def ends_meanwhile(frame: object) -> str:
-        heartbeat.ended(ValueError("the reason"))
+        if is_main_thread():  # the watcher looks here, too, and might come after this case
+            heartbeat.ended(ValueError("the reason"))
         return "program.py:1"
 
     try:
@@ -314,7 +319,8 @@ def case_heartbeat_keeps_line_of_breakpoint(rank: int, size: int) -> None:
     """The main thread may stop while the watcher, without a core, still has an older line."""
 
     def stops_meanwhile(frame: object) -> str:
-        heartbeat.stand_at_breakpoint("cell 3, line 2")
+        if is_main_thread():
+            heartbeat.stand_at_breakpoint("cell 3, line 2")
         return "breakpoints.py:1"
 
     try:
