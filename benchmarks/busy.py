@@ -1,9 +1,9 @@
 """Times all_reduce and DDP while other programs keep all cores busy, and the load of waiting ranks.
 
-Rank 0 starts as many busy loops as there are cores, and all variants take turns beside them. The
-loops end with rank 0, however it ends. They run in the session of the ranks, as the programs of one
-terminal do, and then in sessions of their own, as other people's do: Linux gives each session an
-equal part of the cores (``sched_autogroup_enabled``).
+Rank 0 starts as many busy loops as there are cores, and all variants run beside them, in blocks of
+a second in random order. The loops end with rank 0, however it ends. They run in the session of the
+ranks, as the programs of one terminal do, and then in sessions of their own, as other people's do:
+Linux gives each session an equal part of the cores (``sched_autogroup_enabled``).
 
 Then, without loops, all ranks but rank 0 wait for it: how much of a core does each use, and how
 soon after rank 0's arrival does the first of them return?
@@ -29,10 +29,10 @@ from benchmarks import report
 from benchmarks.backend import MODELS, USUAL_BATCH, step_of
 from benchmarks.report import MIB, SMALL, Section, Shown, Table, Target, each, size, target
 from benchmarks.running import (
-    WARM_CALLS,
+    LEAST_LOOPS,
+    LOOP_SECONDS,
     Call,
     all_reduces,
-    in_turns,
     rounds,
     slowest,
     world,
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from torch_mpi4py import MPI
 
 SIZES = (4, 4096, SMALL, MIB, 4 * MIB)
-TURNS = 120  # the scheduler's slices are long beside a call: samples differ by a hundred times
-MOST_SECONDS = 8.0  # for one size
-CALLS = 5  # in a sample
+BLOCKS = 3  # of each variant
+BLOCK_SECONDS = 1.0
 WAIT_SECONDS = 1.0
 WAKES = 40
 ASLEEP_SECONDS = 0.05
@@ -112,20 +111,43 @@ def ddp(model: str, gloo: dist.ProcessGroup) -> dict[str, Call]:
 def beside(
     comm: MPI.Intracomm, gloo: dist.ProcessGroup, variants: dict[str, Call]
 ) -> dict[str, list[float]]:
-    """Return samples in turns, each the mean of a few calls on the slowest rank."""
-    for name in in_turns(list(variants), WARM_CALLS):  # DDP makes new buckets after its first step
-        variants[name]()
+    """Return samples of each variant, in seconds a call, from blocks in random order.
+
+    A variant that sleeps leaves an unused share of the core to the one that follows, for some
+    tenths of a second. If they took turns of a few calls, always in the same order, one would live
+    on the share of another, and the order would decide which seems the fastest.
+    """
     samples: dict[str, list[float]] = {name: [] for name in variants}
-    end = time.monotonic() + MOST_SECONDS
-    for name in in_turns(list(variants), rounds(TURNS)):
-        if len(set(map(len, samples.values()))) == 1 and comm.bcast(time.monotonic() > end):
-            break
+    order = list(variants) * rounds(BLOCKS)
+    random.shuffle(order)
+    for name in comm.bcast(order):
         dist.barrier(group=gloo)  # which waits asleep
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            variants[name]()
-        samples[name].append(slowest(comm, (time.perf_counter() - start) / CALLS))
+        samples[name] += block(comm, variants[name])
     return samples
+
+
+def block(comm: MPI.Intracomm, call: Call) -> list[float]:
+    """Return the samples of the second half of a block, each on the slowest rank of that stretch.
+
+    The first half uses up what the block before has left, and tells how many calls are a stretch.
+    """
+
+    def stretches(count: int, calls: int) -> list[float]:
+        took = []
+        for _ in range(count):
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            took.append((time.perf_counter() - start) / calls)
+        return took
+
+    half = BLOCK_SECONDS / 2
+    stretches(1, LEAST_LOOPS)  # DDP makes new buckets after its first step
+    once = slowest(comm, stretches(1, LEAST_LOOPS)[0])
+    once = slowest(comm, fmean(stretches(max(1, round(half / LEAST_LOOPS / once)), LEAST_LOOPS)))
+    calls = max(LEAST_LOOPS, round(LOOP_SECONDS / once))
+    own = stretches(rounds(max(3, round(half / calls / once))), calls)
+    return [max(ranks) for ranks in zip(*comm.allgather(own), strict=True)]
 
 
 def shares(comm: MPI.Intracomm, group: dist.ProcessGroup | None) -> dict[str, float]:
@@ -184,7 +206,8 @@ def section(run: dict) -> Section:
     for loops in run["loops"]:
         parts += [
             f"all_reduce of float32 while {run['count']} busy loops run, one per core, in "
-            f"{loops['sessions']}; the variants take turns on the same ranks. Microseconds.",
+            f"{loops['sessions']}; the variants run on the same ranks, in blocks of "
+            f"{BLOCK_SECONDS:g} s in random order. Microseconds.",
             Table(columns, loops["all_reduce"]),
             f"A training step under DDP beside them, {USUAL_BATCH} images a rank. Microseconds.",
             Table(steps, loops["ddp_step"]),
