@@ -32,7 +32,7 @@ from torch_mpi4py.board.observing import looks_asleep
 from torch_mpi4py.core import futex
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
-from torch_mpi4py.meeting import arrivals, spinning
+from torch_mpi4py.meeting import arrivals, cores, spinning
 from torch_mpi4py.meeting.remote_arrivals import RemoteArrivals
 
 from tests.ranks import case
@@ -633,24 +633,33 @@ def case_comm_message_progresses_while_its_sender_sleeps(rank: int, size: int) -
 def case_a_core_is_shared_by_the_ranks_that_may_run_on_it(rank: int, size: int) -> None:
     if not hasattr(os, "sched_setaffinity"):
         return
-    cores = sorted(before := os.sched_getaffinity(0))
+    usable = sorted(before := os.sched_getaffinity(0))
 
-    def cores_a_rank() -> float:
+    def divide() -> tuple[float, list[set[int]]]:
         dist.barrier()
-        spinning.cores_a_rank.cache_clear()
-        found = spinning.cores_a_rank()
-        dist.barrier()
-        return found
+        cores._shared.cache_clear()
+        parts: list[set[int]] = [set()] * size
+        dist.all_gather_object(parts, cores.own_cores())
+        return cores.cores_a_rank(), parts
 
     try:
-        assert cores_a_rank() == len(cores) / size
-        os.sched_setaffinity(0, cores[:1])
-        assert cores_a_rank() == 1 / size
-        os.sched_setaffinity(0, [cores[rank % len(cores)]])
-        assert cores_a_rank() == 1 / len(range(rank % len(cores), size, len(cores)))
+        a_rank, own = divide()
+        assert a_rank == len(usable) / size
+        if size <= len(usable):  # each has its part, and nothing is left over
+            assert sum(map(len, own)) == len(usable)
+            assert set().union(*own) == set(usable)
+        else:
+            assert all(part and part <= set(usable) for part in own)
+        os.sched_setaffinity(0, usable[:1])
+        assert divide() == (1 / size, [{usable[0]}] * size)
+        mine = usable[rank % len(usable)]
+        os.sched_setaffinity(0, [mine])
+        a_rank, own = divide()
+        assert a_rank == 1 / len(range(rank % len(usable), size, len(usable)))
+        assert own[rank] == {mine}
     finally:
         os.sched_setaffinity(0, before)
-        cores_a_rank()
+        divide()
 
 
 @case(sizes=(2, 4), mpi="openmpi")
@@ -659,8 +668,8 @@ def case_waiting_ranks_yield_only_if_they_share_a_core(rank: int, size: int) -> 
     yields: list[int] = []
     os.sched_yield = lambda: yields.append(rank)
     try:
-        for cores, yielded in ((1.0, False), (0.5, True)):
-            spinning.cores_a_rank = lambda cores=cores: cores
+        for a_rank, yielded in ((1.0, False), (0.5, True)):
+            spinning.cores_a_rank = lambda a_rank=a_rank: a_rank
             dist.barrier()
             yields.clear()
             sleep_until_rank_0_comes(lambda: dist.all_reduce(torch.ones(3)), range(1, size))

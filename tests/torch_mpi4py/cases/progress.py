@@ -7,6 +7,7 @@ could be stuck, and the progress thread can be left behind there.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from torch_mpi4py.core.call import Call
 from torch_mpi4py.group import progress, work
 from torch_mpi4py.group.channel import Channel
 from torch_mpi4py.log import events
+from torch_mpi4py.meeting import cores
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all
@@ -192,6 +194,32 @@ def case_collective_after_computing_is_run_by_another_thread_where_others_take_t
                     dist.all_reduce(tensor, group=group)
             equal(tensor, [sum_of_ranks(size)] * 3)
             assert runs_on == [True, not crowded], (crowded, runs_on)
+
+
+def case_progress_thread_keeps_to_its_ranks_own_cores_where_others_take_some(
+    rank: int, size: int
+) -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    usual = os.sched_getaffinity(0)
+    used: list[set[int]] = []
+    run = Channel._call_mpi
+
+    def call_mpi(channel: Channel, called: work.Collective) -> BaseException | None:
+        used.append(os.sched_getaffinity(0))  # of the thread that runs it
+        return run(channel, called)
+
+    with group_of_all() as group, mock.patch.object(Channel, "_call_mpi", call_mpi):
+        for crowded in (False, True, True, False):
+            with threads_are("eager", crowded=crowded):
+                begun = start(group, torch.ones(2))
+                deadline = time.monotonic() + 15
+                while not begun.is_completed():  # a wait would run it on this thread
+                    assert time.monotonic() < deadline
+                    time.sleep(1e-3)
+    own = cores.own_cores()
+    assert used == [usual, own, own, usual], (used, own)
+    assert os.sched_getaffinity(0) == usual  # of the program's own thread
 
 
 def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:

@@ -15,7 +15,8 @@ a DDP step of an MLP                       12.5       6.2   9.4       14.5      
 a DDP step of LeNet                        27.6       9.5  11.6       17.9      20.3  17.4
 
 Linux gives each session an equal part of the cores (``sched_autogroup_enabled``). Ranks that are
-not bound gain less: 11.5 and 0.8 ms in the first two rows, and nothing certain with DDP.
+not bound to cores gain nearly as much, 6.2 ms in the first row, because their progress threads keep
+to different ones (:mod:`~torch_mpi4py.group.progress`).
 
 A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
 for a while, and is then looked for again as though there were no crowd.

@@ -10,10 +10,23 @@ A DDP step of an MLP, 2 ranks on 2 cores, took 2.8 ms with a thread in the backg
 without. (Where other programs take the cores, it is the other way round: see
 :mod:`~torch_mpi4py.core.crowding`.) A task that no thread waits for must begin all the same, within
 2 ms, because two ranks may wait for two groups in different orders.
+
+Where other programs take the cores, the thread also keeps to its rank's part of them. Linux likes
+to put a thread that is woken beside the one that wakes it, so ranks that wake each other soon share
+one core and leave the other to strangers. A thread that stays where it is draws those that it
+wakes, its own rank's, to itself. Two ranks that are not bound to cores, beside two busy loops of
+other sessions, means of a few seconds of each way in random order:
+
+                                         anywhere   on its own cores   gloo
+5 ms of computing, all_reduce of 64 KiB   10.8 ms        6.2 ms      10.8 ms
+a DDP step of an MLP                      17.0 ms        7.6 ms      14.3 ms
+a DDP step of LeNet                       25.6 ms       17.7 ms      23.2 ms
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
 from collections import deque
@@ -23,7 +36,7 @@ from typing import Any
 import torch
 
 from ..core import crowding
-from ..meeting.spinning import cores_a_rank
+from ..meeting.cores import cores_a_rank, own_cores
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
@@ -55,6 +68,7 @@ class ProgressThread:
         self._stops = False
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._all_cores: set[int] | None = None  # that it may use, while it keeps to some of them
 
     def look(self) -> None:
         """Have what is queued run within about two milliseconds, the first time in nine."""
@@ -94,6 +108,7 @@ class ProgressThread:
             self.hurries = call != _LOOK
             patience = min(2 * patience, _LONGEST_PATIENCE)
             if self.hurries or (before is not None and before is self._first()):
+                self._choose_cores()
                 while self._run_next():
                     patience = 1
             self.hurries = self._stops or (self.hurries and bool(self._tasks))
@@ -109,6 +124,20 @@ class ProgressThread:
             return self._calls.get(timeout=seconds)
         except queue.Empty:
             return _LOOK
+
+    def _choose_cores(self) -> None:
+        """Keep to this rank's own cores while other programs take some."""
+        keeps = others_take_cores()
+        if keeps == (self._all_cores is not None):
+            return
+        # Linux refuses cores that have been taken from this program meanwhile.
+        with contextlib.suppress(OSError):
+            if self._all_cores is None:
+                self._all_cores = os.sched_getaffinity(0)  # of this thread
+                os.sched_setaffinity(0, own_cores() & self._all_cores or self._all_cores)
+            else:
+                all_cores, self._all_cores = self._all_cores, None
+                os.sched_setaffinity(0, all_cores)
 
     def _first(self) -> object:
         try:

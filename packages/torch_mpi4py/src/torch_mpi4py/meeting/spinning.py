@@ -14,12 +14,9 @@ A yield gives way only to threads of the same scheduling group, and Linux makes 
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 
-from ..core.runtime import MPI
-from ..log.peer_boards import board_of
+from .cores import cores_a_rank
 
 SECONDS = 2e-4
 """For how long a rank spins; several times what a message takes between two hosts."""
@@ -29,23 +26,3 @@ def give_way() -> None:
     """Let another thread have this core, if an awaited rank may need it."""
     if cores_a_rank() < 1:
         os.sched_yield()
-
-
-@functools.cache
-def cores_a_rank() -> float:
-    """Return how many cores each rank of this machine has.
-
-    Those that this rank may use are divided among all ranks that may use one of them. Other
-    processes do not count.
-    """
-    mine = _usable_cores(0)
-    boards = map(board_of, range(MPI.COMM_WORLD.Get_size()))
-    sharing = sum(bool(mine & _usable_cores(board.pid)) for board in boards if board is not None)
-    return len(mine) / max(sharing, 1)
-
-
-def _usable_cores(pid: int) -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        with contextlib.suppress(OSError):  # a process that has ended, or of another container
-            return os.sched_getaffinity(pid)
-    return set(range(os.cpu_count() or 1))
