@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SIZES = (4, 4096, SMALL, MIB, 4 * MIB)
 BLOCKS = 3  # of each variant
 BLOCK_SECONDS = 1.0
+MOST_STRETCHES = 1000  # in half a block
 WAIT_SECONDS = 1.0
 WAKES = 40
 ASLEEP_SECONDS = 0.05
@@ -131,22 +132,18 @@ def block(comm: MPI.Intracomm, call: Call) -> list[float]:
 
     The first half uses up what the block before has left, and tells how many calls are a stretch.
     """
-
-    def stretches(count: int, calls: int) -> list[float]:
-        took = []
-        for _ in range(count):
+    calls, own = LEAST_LOOPS, list[float]()
+    for counts in (False, True):
+        own.clear()
+        end = time.perf_counter() + BLOCK_SECONDS / 2
+        while len(own) < rounds(MOST_STRETCHES) and comm.bcast(time.perf_counter() < end):
             start = time.perf_counter()
             for _ in range(calls):
                 call()
-            took.append((time.perf_counter() - start) / calls)
-        return took
-
-    half = BLOCK_SECONDS / 2
-    stretches(1, LEAST_LOOPS)  # DDP makes new buckets after its first step
-    once = slowest(comm, stretches(1, LEAST_LOOPS)[0])
-    once = slowest(comm, fmean(stretches(max(1, round(half / LEAST_LOOPS / once)), LEAST_LOOPS)))
-    calls = max(LEAST_LOOPS, round(LOOP_SECONDS / once))
-    own = stretches(rounds(max(3, round(half / calls / once))), calls)
+            own.append((time.perf_counter() - start) / calls)
+            if not counts:  # the first call may be slow: DDP makes new buckets after its first step
+                wanted = max(LEAST_LOOPS, round(LOOP_SECONDS / own[-1]))
+                calls = comm.bcast(min(wanted, 4 * calls))
     return [max(ranks) for ranks in zip(*comm.allgather(own), strict=True)]
 
 

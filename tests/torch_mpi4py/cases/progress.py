@@ -168,7 +168,7 @@ def case_operation_starts_at_once_where_other_programs_take_the_cores(rank: int,
 def case_collective_after_computing_is_run_by_another_thread_where_others_take_the_cores(
     rank: int, size: int
 ) -> None:
-    """One that follows another at once is run by its caller."""
+    """So is a long one. A short one that follows another at once is run by its caller."""
     for crowded in (True, False):
         runs_on: list[bool] = []
         run = Channel._call_mpi
@@ -190,10 +190,11 @@ def case_collective_after_computing_is_run_by_another_thread_where_others_take_t
             with mock.patch.object(Channel, "_call_mpi", call_mpi):
                 with mock.patch.object(crowding, "_COMPUTES_SECONDS", LONG_SECONDS):
                     dist.barrier(group)
+                    dist.all_reduce(torch.ones(crowding.COMPUTES_BYTES // 4), group=group)
                 with mock.patch.object(crowding, "_COMPUTES_SECONDS", 0.0):
                     dist.all_reduce(tensor, group=group)
             equal(tensor, [sum_of_ranks(size)] * 3)
-            assert runs_on == [True, not crowded], (crowded, runs_on)
+            assert runs_on == [True, not crowded, not crowded], (crowded, runs_on)
 
 
 def case_progress_thread_keeps_to_its_ranks_own_cores_where_others_take_some(

@@ -4,8 +4,9 @@ Linux counts for each thread how long it has run, and how long it was ready to r
 The watcher compares the two for the main thread, which computes. If other programs take the core, a
 thread that has used up its share has to wait for the shares of others, and one that has slept is
 served as soon as it is woken. So the progress thread then runs a collective, also one that its
-caller waits for, if the caller has computed since the last one. Two ranks, each bound to one of two
-cores, beside two busy loops, medians in ms of several seconds of each way in random order:
+caller waits for, if the caller has computed since the last one, or if the collective itself is a
+long computation. Two ranks, each bound to one of two cores, beside two busy loops, medians in ms of
+several seconds of each way in random order:
 
                                          loops of other sessions    of the same session
                                          caller  progress  gloo     caller  progress  gloo
@@ -13,6 +14,7 @@ cores, beside two busy loops, medians in ms of several seconds of each way in ra
 0.5 ms of it, all_reduce of 64 KiB          2.5       0.8   3.4        1.8       2.0   3.5
 a DDP step of an MLP                       12.5       6.2   9.4       14.5      12.9  15.4
 a DDP step of LeNet                        27.6       9.5  11.6       17.9      20.3  17.4
+all_reduce of 4 MiB in a loop               1.7       0.6   5.1        2.5       3.6  10.0
 
 Linux gives each session an equal part of the cores (``sched_autogroup_enabled``). Ranks that are
 not bound to cores gain nearly as much, 6.2 ms in the first row, because their progress threads keep
@@ -34,6 +36,8 @@ _CROWDED = 0.2  # of the time in which it wanted a core
 _LEAST_WANTED = 0.05  # of all time: less tells nothing
 _HOLDS_SECONDS = 2.0
 _COMPUTES_SECONDS = 2e-4  # more than a program takes between two collectives without computing
+COMPUTES_BYTES = 1 << 21
+"""A sum of so many bytes takes longer than that, and so is itself a computation."""
 
 
 class _Reading(NamedTuple):

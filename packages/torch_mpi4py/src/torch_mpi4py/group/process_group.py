@@ -375,7 +375,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
                 started,
             )  # fmt: skip
         if crowding.others_take_the_core and not asynchronous:
-            work.in_background = crowding.has_computed(started) and progress.others_take_cores()
+            largest = call.largest_part_bytes(result, self._size)
+            work.in_background = progress.takes_over(started, largest)
         if asynchronous or not (channel.may_run_on_callers_thread(work) and channel.run(work)):
             channel.queue(work)
         if not asynchronous:

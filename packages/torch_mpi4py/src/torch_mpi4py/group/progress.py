@@ -151,6 +151,18 @@ def others_take_cores() -> bool:
     return crowding.others_take_the_core and cores_a_rank() >= 1
 
 
+def takes_over(started: float, largest: int) -> bool:
+    """Return whether the progress thread runs a collective that its caller waits for.
+
+    Args:
+        started: when it was called.
+        largest: bytes of the largest part that one rank holds or receives.
+    """
+    return others_take_cores() and (
+        largest >= crowding.COMPUTES_BYTES or crowding.has_computed(started)
+    )
+
+
 def cores_are_taken() -> bool:
     """Return whether the ranks here, and only they, leave no core for other threads."""
     return torch.get_num_threads() >= cores_a_rank() and not others_take_cores()
