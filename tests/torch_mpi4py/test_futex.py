@@ -28,8 +28,8 @@ def test_wait_on_a_changed_word_returns_at_once(address: int) -> None:
     ("waited", "messages", "seconds"),
     [
         (0.0, False, 4e-3),
-        (0.1, True, 0.0125),
-        (0.1, False, 0.0125),
+        (0.08, True, 0.02),
+        (0.08, False, 0.02),
         (9.0, True, 0.025),
         (9.0, False, 0.1),
     ],

@@ -24,7 +24,7 @@ _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that
 _NAP_SECONDS = 1e-3
 
 SLICE_SECONDS = 4e-3  # at first: as long as messages under way may stand still
-_PART = 1 / 8  # of its wait so far: how long a rank sleeps in one go later
+_PART = 1 / 4  # of its wait so far: how long a rank sleeps in one go later
 LONG_SLICE_SECONDS = 25e-3  # at most
 LONGEST_SLICE_SECONDS = 0.1  # at most, while no message of this rank is under way
 
