@@ -158,3 +158,6 @@ def _judge_adding(shared: Shared, lock: Lock) -> None:
             raise WrongAnswer("two-locks-a-gap", lost=lost)
     if found != wanted:
         raise WrongAnswer("wrong-value", lost=lost)
+    if shared.value.dtype != everything.dtype:
+        given, dtype = (str(t.dtype).removeprefix("torch.") for t in (shared.value, everything))
+        raise WrongAnswer("loses-digits", given=given, dtype=dtype)

@@ -231,6 +231,8 @@ def judge_update(update: Callable) -> str:
             if devices == 1:  # no replica has a gradient for it
                 expected[1] = before[1]
             _judge_master(model, before, expected, sums, velocity, devices, first, step, seen)
+            if not model.training:
+                raise WrongAnswer("leaves-training-mode", asked=f"{devices} devices, step {step}")
     return "The master has moved by the sum of all gradients, with the optimizer's momentum."
 
 

@@ -44,15 +44,17 @@ def try_row_linear(row_linear, group: dist.ProcessGroup) -> dict[str, Any]:
     row_linear(2 * own[0], own[1], bias, group)  # the next batch
     overwritten = isinstance(result, torch.Tensor) and not torch.equal(result, kept)
     changed = any(not torch.equal(*pair) for pair in zip(before, (*own, bias), strict=True))
+    single = None
     with recorded(group) as in_single:
         if not overwritten:  # otherwise the reused tensor may have another dtype
-            row_linear(own[0].float(), own[1].float(), bias.float(), group)
+            single = row_linear(own[0].float(), own[1].float(), bias.float(), group)
     return {
         "calls": calls,
         "result": kept,
         "changed": changed,
         "overwritten": overwritten,
         "single": sum(call.nbytes or 0 for call in in_single),
+        "single_dtype": getattr(single, "dtype", None),
     }
 
 
@@ -100,6 +102,10 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
                 raise WrongAnswer(
                     "sends-too-much", rank=rank, nbytes=sent, needed=needed, dtype=dtype
                 )
+        given = {torch.float64: found["result"].dtype, torch.float32: found["single_dtype"]}
+        for wanted, dtype in given.items():
+            if dtype != wanted:
+                raise WrongAnswer("another-type", rank=rank, dtype=dtype, wanted=wanted)
 
 
 def _judge_numbers(

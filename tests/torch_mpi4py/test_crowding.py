@@ -18,6 +18,7 @@ BUSY_LOOP = "while True: pass"
 def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowding, "others_take_the_core", False)
     monkeypatch.setattr(crowding, "_before", None)
+    monkeypatch.setattr(crowding, "ranks_leave", 1.0)
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_crowd_is_looked_for_again_after_two_seconds(look_after: Callable) -> No
 def test_sleeping_thread_is_not_crowded(look_after: Callable) -> None:
     look_after(0.1, 0.1, 0.0)
     assert not look_after(0.1, 0.001, 0.003)
+
+
+def test_ranks_that_share_a_core_do_not_crowd_each_other(
+    look_after: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowding, "ranks_leave", 0.5)
+    look_after(0.1, 0.1, 0.0)
+    assert not look_after(0.1, 0.045, 0.055)
+    assert look_after(0.1, 0.035, 0.065)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from torch_mpi4py import (
 )
 from torch_mpi4py.board.event_board import Board
 from torch_mpi4py.board.observing import looks_asleep
-from torch_mpi4py.core import futex
+from torch_mpi4py.core import crowding, futex
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
 from torch_mpi4py.meeting import arrivals, cores, spinning
@@ -643,13 +643,16 @@ def case_a_core_is_shared_by_the_ranks_that_may_run_on_it(rank: int, size: int) 
         return cores.cores_a_rank(), parts
 
     try:
+        assert crowding.ranks_leave == min(len(usable) / size, 1)
         a_rank, own = divide()
         assert a_rank == len(usable) / size
-        if size <= len(usable):  # each has its part, and nothing is left over
-            assert sum(map(len, own)) == len(usable)
-            assert set().union(*own) == set(usable)
-        else:
-            assert all(part and part <= set(usable) for part in own)
+        users = [sum(core in part for part in own) for core in usable]
+        assert set().union(*own) == set(usable)
+        if size <= len(usable):
+            assert users == [1] * len(usable)
+        else:  # one each, and none has two users more than another
+            assert all(len(part) == 1 for part in own)
+            assert max(users) - min(users) <= 1
         os.sched_setaffinity(0, usable[:1])
         assert divide() == (1 / size, [{usable[0]}] * size)
         mine = usable[rank % len(usable)]

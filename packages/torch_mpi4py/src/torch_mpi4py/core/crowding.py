@@ -20,6 +20,8 @@ Linux gives each session an equal part of the cores (``sched_autogroup_enabled``
 not bound to cores gain nearly as much, 6.2 ms in the first row, because their progress threads keep
 to different ones (:mod:`~torch_mpi4py.group.progress`).
 
+More ranks than cores take the cores from each other. Only what a rank loses beyond that counts.
+
 A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
 for a while, and is then looked for again as though there were no crowd.
 
@@ -32,7 +34,7 @@ import os
 import time
 from typing import NamedTuple
 
-_CROWDED = 0.2  # of the time in which it wanted a core
+_CROWDED = 0.2  # of the time in which it wanted a core and its own ranks left it one
 _LEAST_WANTED = 0.05  # of all time: less tells nothing
 _HOLDS_SECONDS = 2.0
 _COMPUTES_SECONDS = 2e-4  # more than a program takes between two collectives without computing
@@ -48,6 +50,8 @@ class _Reading(NamedTuple):
     waited: float
 
 
+ranks_leave = 1.0
+"""How much of a core the ranks of this program leave to each of them; a channel sets it."""
 others_take_the_core = False
 """Whether they did when this was last looked at."""
 collective_ended = 0.0
@@ -76,9 +80,10 @@ def has_computed(now: float) -> bool:
 def _took(before: _Reading | None, after: _Reading | None) -> bool:
     if before is None or after is None:
         return False
-    waited = after.waited - before.waited
-    wanted = waited + after.ran - before.ran
-    return waited > _CROWDED * wanted and wanted > _LEAST_WANTED * (after.when - before.when)
+    ran = after.ran - before.ran
+    wanted = ran + after.waited - before.waited
+    enough = (1 - _CROWDED) * ranks_leave * wanted
+    return ran < enough and wanted > _LEAST_WANTED * (after.when - before.when)
 
 
 def _read(now: float) -> _Reading | None:

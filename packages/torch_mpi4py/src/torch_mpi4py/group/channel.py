@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any
 from weakref import WeakMethod, WeakSet, WeakValueDictionary
 
-from ..core import collective_counts
+from ..core import collective_counts, crowding
 from ..core.call import mismatch
 from ..core.errors import CommunicationError, DeliveryError, MismatchError
 from ..core.runtime import MPI
@@ -26,6 +26,7 @@ from ..faults.deaths import has_ulfm
 from ..faults.mpi_errors import translate
 from ..log.events import log
 from ..meeting.arrivals import Arrivals, open_arrivals
+from ..meeting.cores import cores_a_rank
 from ..meeting.doorbell import Bells
 from ..meeting.remote_arrivals import RemoteArrivals
 from ..meeting.shared_sums import SharedSums, open_shared_sums
@@ -93,6 +94,7 @@ class Channel(deadlines.Runner):
         self._may_open_sums = self._arrivals is not None
         if self._arrivals is None and comm.Get_size() > 1:
             self._arrivals = RemoteArrivals(comm)
+        crowding.ranks_leave = min(cores_a_rank(), 1.0)
         self.made = 0
         collective_counts.count(comm, self)
         self.frees_all = has_ulfm() or comm.Get_size() == 1

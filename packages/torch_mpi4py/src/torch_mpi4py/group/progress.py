@@ -14,13 +14,16 @@ without. (Where other programs take the cores, it is the other way round: see
 Where other programs take the cores, the thread also keeps to its rank's part of them. Linux likes
 to put a thread that is woken beside the one that wakes it, so ranks that wake each other soon share
 one core and leave the other to strangers. A thread that stays where it is draws those that it
-wakes, its own rank's, to itself. Two ranks that are not bound to cores, beside two busy loops of
-other sessions, means of a few seconds of each way in random order:
+wakes, its own rank's, to itself. Ranks that are not bound to cores, beside busy loops of other
+sessions on both of two cores, means of a few seconds of each way in random order, in ms:
 
-                                         anywhere   on its own cores   gloo
-5 ms of computing, all_reduce of 64 KiB   10.8 ms        6.2 ms      10.8 ms
-a DDP step of an MLP                      17.0 ms        7.6 ms      14.3 ms
-a DDP step of LeNet                       25.6 ms       17.7 ms      23.2 ms
+                                              2 ranks                  4 ranks
+                                         before   now  gloo       before   now  gloo
+5 ms of computing, all_reduce of 64 KiB    10.8   6.2  10.8         27.0  16.7  25.7
+a DDP step of an MLP                       17.0   7.6  14.3         26.2  18.0  32.0
+a DDP step of LeNet                        25.6  17.7  23.2         42.6  21.2  56.4
+
+Before: threads anywhere, and with four ranks the callers ran the collectives.
 """
 
 from __future__ import annotations
@@ -147,8 +150,8 @@ class ProgressThread:
 
 
 def others_take_cores() -> bool:
-    """Return whether other programs take the cores of ranks that could have one each."""
-    return crowding.others_take_the_core and cores_a_rank() >= 1
+    """Return whether other programs take the cores."""
+    return crowding.others_take_the_core
 
 
 def takes_over(started: float, largest: int) -> bool:

@@ -21,13 +21,13 @@ def cores_a_rank() -> float:
 
 
 def own_cores() -> set[int]:
-    """Return this rank's part of the cores that it may use, all if there are more ranks than cores.
+    """Return this rank's part of the cores that it may use, one of them at least.
 
-    Ranks that may use the same cores have no core in common.
+    Ranks that may use the same cores divide them evenly.
     """
     cores, sharing, place = _shared()
-    count = len(cores)
-    return set(cores[count * place // sharing : count * (place + 1) // sharing]) or set(cores)
+    first, end = (len(cores) * number // sharing for number in (place, place + 1))
+    return set(cores[first : max(end, first + 1)])
 
 
 @functools.cache
