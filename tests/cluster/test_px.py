@@ -60,6 +60,12 @@ def test_results(kernel):
     assert out.startswith("rank 0 = tensor([[0.],\n                 [0.]])\nrank 1 = tensor([[1.")
 
 
+def test_garbage_collection_on_a_rank_leaves_out_the_imports(kernel):
+    """They are some 200,000 objects, over which each walk would take 0.2 s."""
+    output = kernel.must("%px import gc; gc.isenabled() and gc.get_freeze_count() > 100_000")
+    assert output.text().count("True") == 4, output.text()
+
+
 def test_help_is_printed(kernel):
     said = kernel.must("%%px --targets 0,2\ncomm.allreduce?\n'here?'").text()
     for rank in (0, 2):

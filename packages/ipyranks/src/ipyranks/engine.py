@@ -7,6 +7,7 @@ imports torch while the controller starts, registers under its rank, and offers 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -55,6 +56,9 @@ def main() -> None:
 
 
 def _run(stopping: threading.Event) -> None:
+    # Until this rank is registered, each collection would walk over the many objects that the
+    # imports make and keep: a tenth of a start.
+    gc.disable()
     directory = RuntimeDir(sys.argv[1])
     rank = rank_from_environment()
     _write_to(directory.rank_log(rank))
@@ -174,6 +178,8 @@ def _engine_class() -> Any:
             _abort_nothing(self.kernel)
             Interrupts(self.kernel)
             look_after_children(self.keeper.let_go, self._signal_stop)
+            gc.freeze()  # what has been imported stays, and a walk over it takes 0.2 s
+            gc.enable()
             self.keeper.tell(rank, "registered", describe(names["device"]))
 
     return Engine
