@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import sys
 import time
 import warnings
@@ -438,3 +439,27 @@ def case_forked_child_does_not_take_the_place_of_its_rank(rank: int, size: int) 
     os.waitpid(child, 0)
     assert "forked from a rank" in text, text
     still_works()
+
+
+@case(sizes=(3, 4), group=False)
+def case_no_rank_is_stuck_in_new_group_when_others_give_up_the_default_group(rank, size):
+    """Open MPI 5 left members of a group for ever in the call that makes it from a revoked one."""
+    chance, made = random.Random(rank), 0
+    for _ in range(12):
+        start()
+        if rank < 2:
+            with contextlib.suppress(RevokedError):  # it was given up before they met
+                pair = dist.new_group([0, 1], use_local_synchronization=True)
+                tensor = values(rank, 3)
+                dist.all_reduce(tensor, group=pair)
+                same(tensor, total(2, 3))
+                made += 1
+        else:
+            time.sleep(5e-3 * chance.random())
+            dist.group.WORLD.abort()
+        dist.destroy_process_group()
+    start()
+    most = torch.tensor(made)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    assert rank > 1 or most == made > 0
+    dist.destroy_process_group()

@@ -332,8 +332,12 @@ def in_time(what: str, seconds: float, function: Callable[..., Any], *args: Any)
         DeadlineError: if it did not finish in time. Its thread stays behind in MPI.
     """
     future = on_thread(what, function, *args)
-    if not wait([future], bounded(seconds)).done:
-        leave_mpi_unfinalized()
+    try:
+        wait([future], bounded(seconds))
+    finally:  # also after the user's interrupt
+        if not future.done():
+            leave_mpi_unfinalized()
+    if not future.done():
         raise DeadlineError(
             f"{what}: Timed out: not finished within {seconds:g} s, and nothing can end it. "
             f"{advice.RESTART}"

@@ -16,6 +16,7 @@ from ..comm.guarded_comm import duplicate_world, introduce, settle
 from ..core.base_comm import base, tag_apart
 from ..core.runtime import MPI
 from ..faults import comm_reaper, deadlines
+from ..faults.mpi_errors import translate
 from ..log import events
 from .store_barrier import meet
 
@@ -66,15 +67,33 @@ def part_of(
         # Torch counts the groups that all ranks make; those that some make get names that recur.
         recurs = not name.isdecimal()
         meeting = meet(store, what, parent, len(members), seconds, what, members, recurs)
-        everyone = parent.Get_group()
-        group = everyone.Incl(list(members))
-        tag = _tag_of(name)
-        comm = deadlines.call(parent, what, seconds, parent.Create_group, group, tag)
-        group.Free()
-        everyone.Free()
+        comm = made_from_base(parent, members, name, seconds, what)
         if meeting is not None and meeting.place == 0:
-            meeting.forget()  # all have left it, and none has continued to another
-        settle(comm, seconds)
+            meeting.forget()  # all have left it
+    return comm
+
+
+def made_from_base(
+    parent: MPI.Intracomm, members: Sequence[int], name: str, seconds: float, what: str
+) -> MPI.Intracomm:
+    """Return a communicator of the ``members`` of ``parent``, who have all met for this call.
+
+    It is made from the base, which nobody revokes: where another rank revoked the parent of
+    ``Create_group``, Open MPI 5.0.11 left some of the members in that call for ever, beyond their
+    deadline, while others returned.
+
+    Args:
+        name: what no two groups have that some ranks make at the same time.
+    """
+    everyone = parent.Get_group()
+    group = everyone.Incl(list(members))
+    try:
+        comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(name))
+    except MPI.Exception as error:
+        raise translate(error, what, parent) from error
+    group.Free()
+    everyone.Free()
+    settle(comm, seconds)
     return comm
 
 
@@ -88,12 +107,7 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
     rank = base().Get_rank()
     meeting = meet(store, what, base(), size, seconds, what)
     members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
-    # Without the watcher, which would revoke the base, from which all others are made, and that
-    # would not even end this call. All ranks have just met here, and begin it now.
-    group = base().Get_group().Incl(members)
-    comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(what))
-    settle(comm, seconds)
-    return comm
+    return made_from_base(base(), members, what, seconds, what)
 
 
 def _tag_of(name: str) -> int:

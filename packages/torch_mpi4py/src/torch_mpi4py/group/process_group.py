@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOption
 
 from ..board.call_site import site_of
 from ..core import allocator, collective_counts, crowding, links
-from ..core.base_comm import largest_tag, tag_apart
+from ..core.base_comm import largest_tag
 from ..core.buffers import require_reachable
 from ..core.call import Call, known_call
 from ..core.dtypes import reduction
@@ -306,14 +306,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         key = f"callbacks/{depth}"
         everybody = range(self._size)
         meet(self._store, key, self.comm, self._size, self._seconds, what, everybody)
-        everyone = self.comm.Get_group()
-        comm = deadlines.call(
-            self.comm,
-            "communicator for callbacks",
-            self._seconds,
-            lambda: self.comm.Create_group(everyone, tag=tag_apart(depth)),
-        )
-        group_comms.settle(comm, self._seconds)
+        apart = f"{collective_counts.identity_of(self.comm)}/{depth}"
+        comm = group_comms.made_from_base(self.comm, everybody, apart, self._seconds, what)
         channel = Channel(comm, self._group_name or "group", depth, self._seconds)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives
