@@ -186,6 +186,22 @@ def test_pending_receive_does_not_block_exit(exits: Exits, n: int) -> None:
     assert finished.returncode == 0, finished.output
 
 
+def test_rank_is_freed_from_create_group_at_its_deadline(exits: Exits) -> None:
+    """Open MPI 5 stays in that call even if the communicator is revoked."""
+    program = """
+comm = mpi.renew_world()
+if rank == 0:
+    comm.timeout = 1
+    try:
+        comm.Create_group(comm.Get_group())
+    except mpi.DeadlineError as error:
+        print(str(error).partition(";")[0], flush=True)
+all_have("tried")
+"""
+    output = exits.run(2, program, within=40).output
+    assert output.count("Create_group: Timed out after 1 s") == 1, output
+
+
 DAEMONS = """
 import threading
 from torch_mpi4py.exits import at_exit

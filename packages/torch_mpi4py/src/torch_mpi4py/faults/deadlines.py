@@ -240,7 +240,7 @@ def carry_out(operation: Operation, function: Callable[..., Any], *args: Any) ->
     __tracebackhide__ = True
     comm, what = operation.comm, operation.what
     if not has_ulfm() and comm.Get_size() > 1:
-        return _call_on_helper_thread(operation, function, *args)
+        return carry_out_apart(operation, function, *args)
     if _watcher is None:
         watch()
     operation.in_mpi = True
@@ -332,12 +332,8 @@ def in_time(what: str, seconds: float, function: Callable[..., Any], *args: Any)
         DeadlineError: if it did not finish in time. Its thread stays behind in MPI.
     """
     future = on_thread(what, function, *args)
-    try:
-        wait([future], bounded(seconds))
-    finally:  # also after the user's interrupt
-        if not future.done():
-            leave_mpi_unfinalized()
-    if not future.done():
+    if not wait([future], bounded(seconds)).done:
+        leave_mpi_unfinalized()
         raise DeadlineError(
             f"{what}: Timed out: not finished within {seconds:g} s, and nothing can end it. "
             f"{advice.RESTART}"
@@ -345,7 +341,12 @@ def in_time(what: str, seconds: float, function: Callable[..., Any], *args: Any)
     return future.result()
 
 
-def _call_on_helper_thread(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
+def carry_out_apart(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, as :func:`carry_out` does, for a call that no revocation ends.
+
+    It runs on a thread of its own, which is left behind in MPI if the operation is given up.
+    """
+    __tracebackhide__ = True
     watch()
     operation.in_mpi = True
     _single.add(operation)

@@ -16,7 +16,6 @@ from ..comm.guarded_comm import duplicate_world, introduce, settle
 from ..core.base_comm import base, tag_apart
 from ..core.runtime import MPI
 from ..faults import comm_reaper, deadlines
-from ..faults.mpi_errors import translate
 from ..log import events
 from .store_barrier import meet
 
@@ -87,10 +86,8 @@ def made_from_base(
     """
     everyone = parent.Get_group()
     group = everyone.Incl(list(members))
-    try:
-        comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(name))
-    except MPI.Exception as error:
-        raise translate(error, what, parent) from error
+    operation = deadlines.Operation(parent, what, seconds)
+    comm = deadlines.carry_out_apart(operation, base().Create_group, group, _tag_of(name))
     group.Free()
     everyone.Free()
     settle(comm, seconds)
@@ -107,7 +104,12 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
     rank = base().Get_rank()
     meeting = meet(store, what, base(), size, seconds, what)
     members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
-    return made_from_base(base(), members, what, seconds, what)
+    # Without the watcher, which would revoke the base, from which all others are made, and that
+    # would not even end this call. All ranks have just met here, and begin it now.
+    group = base().Get_group().Incl(members)
+    comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(what))
+    settle(comm, seconds)
+    return comm
 
 
 def _tag_of(name: str) -> int:
