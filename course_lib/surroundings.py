@@ -28,8 +28,9 @@ def surroundings(base: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables for a course program, from those in ``base``.
 
     The programs beside this Python come first on PATH, so that ``mpiexec`` in a lesson is the
-    course's own; Python's output is not buffered; if the home directory cannot be written to, the
-    files that Jupyter, IPython, Matplotlib and pip keep there go to ``.runtime`` in ``folder``.
+    course's own; Python's output is not buffered, and compiled modules are kept; if the home
+    directory cannot be written to, the files that Jupyter, IPython, Matplotlib and pip keep there
+    go to ``.runtime`` in ``folder``.
     """
     variables = dict(base)
     programs = str(Path(sys.executable).parent)
@@ -37,6 +38,8 @@ def surroundings(base: Mapping[str, str], folder: Path) -> dict[str, str]:
     if path[0] != programs:
         variables["PATH"] = os.pathsep.join([programs, *path])
     variables.setdefault("PYTHONUNBUFFERED", "1")
+    # Some containers set it, and every rank, kernel and pytest would compile what it imports.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     if home_is_writable():
         return variables
     runtime = folder / ".runtime"
