@@ -443,7 +443,7 @@ def case_forked_child_does_not_take_the_place_of_its_rank(rank: int, size: int) 
 
 @case(sizes=(3, 4), group=False)
 def case_no_rank_is_stuck_in_new_group_when_others_give_up_the_default_group(rank, size):
-    """Open MPI 5 left members of a group for ever in the call that makes it from a revoked one."""
+    """Open MPI 5 left a member indefinitely in the call that makes a group from a revoked one."""
     chance, made = random.Random(rank), 0
     for _ in range(12):
         start()
