@@ -78,8 +78,8 @@ def made_from_base(
     """Return a communicator of the ``members`` of ``parent``, who have all met for this call.
 
     It is made from the base, which nobody revokes: where another rank revoked the parent of
-    ``Create_group``, Open MPI 5.0.11 left some of the members in that call indefinitely, beyond their
-    deadline, while others returned.
+    ``Create_group``, Open MPI 5.0.11 left some of the members in that call indefinitely, beyond
+    their deadline, while others returned.
 
     Args:
         name: what no two groups have that some ranks make at the same time.
