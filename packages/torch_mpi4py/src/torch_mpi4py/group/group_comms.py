@@ -16,8 +16,9 @@ from ..comm.guarded_comm import duplicate_world, introduce, settle
 from ..core.base_comm import base, tag_apart
 from ..core.runtime import MPI
 from ..faults import comm_reaper, deadlines
+from ..faults.deaths import failed_ranks
 from ..log import events
-from .store_barrier import meet
+from .store_barrier import Meeting, meet
 
 
 def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
@@ -66,28 +67,38 @@ def part_of(
         # Torch counts the groups that all ranks make; those that some make get names that recur.
         recurs = not name.isdecimal()
         meeting = meet(store, what, parent, len(members), seconds, what, members, recurs)
-        comm = made_from_base(parent, members, name, seconds, what)
+        comm = made_by_members(parent, members, name, seconds, what, meeting)
         if meeting is not None and meeting.place == 0:
             meeting.forget()  # all have left it
     return comm
 
 
-def made_from_base(
-    parent: MPI.Intracomm, members: Sequence[int], name: str, seconds: float, what: str
+def made_by_members(
+    parent: MPI.Intracomm,
+    members: Sequence[int],
+    name: str,
+    seconds: float,
+    what: str,
+    meeting: Meeting | None,
 ) -> MPI.Intracomm:
     """Return a communicator of the ``members`` of ``parent``, who have all met for this call.
 
     It is made from the base, which nobody revokes: where another rank revoked the parent of
     ``Create_group``, Open MPI 5.0.11 left some of the members in that call indefinitely, beyond
-    their deadline, while others returned.
+    their deadline, while others returned. But it makes no group from a communicator that has dead
+    ranks. So if one of the members knows of a death, all of them take the parent.
 
     Args:
         name: what no two groups have that some ranks make at the same time.
     """
+    broken = bool(failed_ranks(base()))
+    if meeting is not None:
+        broken = str(True) in meeting.exchange(str(broken))
+    origin = parent if broken else base()
     everyone = parent.Get_group()
     group = everyone.Incl(list(members))
     operation = deadlines.Operation(parent, what, seconds)
-    comm = deadlines.carry_out_apart(operation, base().Create_group, group, _tag_of(name))
+    comm = deadlines.carry_out_apart(operation, origin.Create_group, group, _tag_of(name))
     group.Free()
     everyone.Free()
     settle(comm, seconds)

@@ -305,9 +305,10 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         what = "first collective in a callback"
         key = f"callbacks/{depth}"
         everybody = range(self._size)
-        meet(self._store, key, self.comm, self._size, self._seconds, what, everybody)
+        seconds = self._seconds
+        meeting = meet(self._store, key, self.comm, self._size, seconds, what, everybody)
         apart = f"{collective_counts.identity_of(self.comm)}/{depth}"
-        comm = group_comms.made_from_base(self.comm, everybody, apart, self._seconds, what)
+        comm = group_comms.made_by_members(self.comm, everybody, apart, seconds, what, meeting)
         channel = Channel(comm, self._group_name or "group", depth, self._seconds)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives

@@ -63,6 +63,8 @@ class Meeting(NamedTuple):
         """Remove this round's entries; one rank calls this, once all others have met it."""
         self.store.delete_key(f"{self.round}/arrived")
         self.store.delete_key(f"{self.round}/outcome")
+        for place in range(self.size):
+            self.store.delete_key(f"{self.round}/text {place}")
 
 
 def meet(
