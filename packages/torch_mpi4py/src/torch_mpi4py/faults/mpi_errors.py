@@ -18,7 +18,7 @@ _FREE_SOME = (
 )
 _MAKE_COMMUNICATORS = {
     *("Dup", "Split", "Split_type", "Create", "Create_group", "new communicator", "new_group"),
-    *("init_process_group", "merge_remote_group", "first collective in a callback"),
+    *("init_process_group", "first collective in a callback"),
 }
 _REVOKED = {MPI.ERR_REVOKED} if hasattr(MPI, "ERR_REVOKED") else set()
 _FAILED = {
