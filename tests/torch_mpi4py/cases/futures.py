@@ -7,8 +7,10 @@ import functools
 import gc
 import operator
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from unittest import mock
 
@@ -17,6 +19,8 @@ import torch.distributed as dist
 from torch.futures import Future, collect_all, wait_all
 from torch_mpi4py import DeadlineError
 from torch_mpi4py.core import buffers
+from torch_mpi4py.core.base_comm import base
+from torch_mpi4py.group.store_barrier import meet
 
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, sizes, still_works
 
@@ -244,6 +248,29 @@ def case_message_and_collective_callbacks_both_communicate(rank: int, size: int)
         equal(ended(of_collective.wait), [2.0] * 3)
         dist.destroy_process_group(pair)
     still_works()
+
+
+@sizes(2, 3, 4)
+def case_two_threads_exchange_texts_in_opposite_orders(rank: int, size: int) -> None:
+    """As callbacks of a message and of a collective do, when each makes its communicator."""
+    store = dist.distributed_c10d._get_default_store()
+    meetings = [
+        meet(store, f"exchange {number}", base(), size, LIMIT_SECONDS, "exchange", range(size))
+        for number in (0, 1)
+    ]
+    dist.barrier()
+
+    def exchanges(number: int, seconds: float) -> set[str]:
+        time.sleep(seconds)
+        return set(meetings[number].exchange(f"{number} of {rank}"))
+
+    with ThreadPoolExecutor() as threads:
+        first, second = [
+            threads.submit(exchanges, number, 0.0 if (number + rank) % 2 == 0 else 0.2)
+            for number in (0, 1)
+        ]
+        assert first.result() == {f"0 of {one}" for one in range(size)}
+        assert second.result() == {f"1 of {one}" for one in range(size)}
 
 
 @sizes(2, 3, 4)

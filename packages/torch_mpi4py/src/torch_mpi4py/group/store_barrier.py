@@ -35,7 +35,61 @@ from ..log.events import log
 
 _ALL, _LATE, _INTERRUPTED, _REVOKED, _DEAD = "all", "late", "interrupted", "revoked", "dead"
 _STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
-_LONGEST_PAUSE_SECONDS = 0.02
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1e-4, 0.02
+
+
+class Terms(NamedTuple):
+    """For which call ranks meet, and for how long they wait.
+
+    Attributes:
+        comm: a communicator of theirs, and maybe of others.
+        members: which ranks of ``comm`` are to come; none if that isn't known.
+        what: the call's name.
+        seconds: how long they wait.
+        deadline: when that is over, by :func:`.deadlines.clock`.
+    """
+
+    comm: MPI.Intracomm
+    members: Sequence[int]
+    what: str
+    seconds: float
+    deadline: float
+
+    def why_in_vain(self, is_slow: bool) -> str:
+        """Return why this rank need not wait any longer, "" if there is no reason.
+
+        Args:
+            is_slow: whether it waits so long that it may spend time on the other ranks' states.
+        """
+        if deadlines.clock() > self.deadline:
+            return _LATE
+        if not is_slow:
+            return ""
+        dead = [rank for rank in failed_ranks(self.comm) if rank in self.members]
+        if dead:
+            return f"{_DEAD} {' '.join(map(str, dead))}"
+        if is_revoked(self.comm):
+            return _REVOKED
+        places = log.group_of(self.comm).ranks
+        return ends.will_not_come([places[member] for member in self.members], self.comm)
+
+    def error(self, why: str, present: str) -> CommunicationError:
+        """Return the error that says why not all came."""
+        others = "Other groups are still usable."
+        kind, _, dead = why.partition(" ")
+        if kind == _DEAD:
+            return rank_failed(self.what, list(map(int, dead.split())), self.comm)
+        if kind == _REVOKED:
+            return freed(self.what, self.comm)
+        if kind == _LATE:
+            return DeadlineError(
+                f"{self.what}: Timed out after {self.seconds:g} s: only {present} ranks arrived; "
+                f"every rank must make this call. {others}"
+            )
+        if kind == _INTERRUPTED:
+            why = "a rank was interrupted before all ranks arrived"
+            return DeadlineError(f"{self.what}: {why}. {others}")
+        return RevokedError(f"{self.what}: {why}. {others}")
 
 
 class Meeting(NamedTuple):
@@ -46,18 +100,35 @@ class Meeting(NamedTuple):
         round: the beginning of the names of the round's entries.
         place: this rank's place in the order of arrival.
         size: how many they are.
+        terms: of the call for which they met.
     """
 
     store: dist.Store
     round: str
     place: int
     size: int
+    terms: Terms
 
     def exchange(self, text: str) -> list[str]:
-        """Return the texts of all, in the order of arrival."""
-        self.store.set(f"{self.round}/text {self.place}", text)
+        """Return the texts of all, in the order of arrival.
+
+        A store's ``get`` waits for an entry with the process's one connection in its hands: two
+        ranks, two threads of which exchange texts in opposite orders, would keep each other from
+        sending what the other awaits. So the wait asks whether the entries exist.
+
+        Raises:
+            DeadlineError, RankFailedError or RevokedError: if a rank that had come did not go on.
+        """
         keys = [f"{self.round}/text {place}" for place in range(self.size)]
-        return [self.store.get(key).decode() for key in keys]
+        with answering(self.terms.comm, self.terms.what):
+            self.store.set(keys[self.place], text)
+            pause = _SHORTEST_PAUSE_SECONDS
+            while not self.store.check(keys):
+                if why := self.terms.why_in_vain(pause == _LONGEST_PAUSE_SECONDS):
+                    there = sum(self.store.check([key]) for key in keys)
+                    raise self.terms.error(why, f"{there} of {self.size}")
+                pause = _rest(pause)
+            return [self.store.get(key).decode() for key in keys]
 
     def forget(self) -> None:
         """Remove this round's entries; one rank calls this, once all others have met it."""
@@ -92,78 +163,43 @@ def meet(
     """
     if store is None or size == 1:
         return None
-    deadline = deadlines.clock() + seconds
+    terms = Terms(comm, members, what, seconds, deadlines.clock() + seconds)
     with answering(comm, what):
         while True:
             round = f"{key}/{store.add(f'{key}/{comm.Get_rank()}', 1)}"
             outcome = f"{round}/outcome"
             place = store.add(f"{round}/arrived", 1) - 1
             try:
-                _await_outcome(store, round, outcome, size, deadline, comm, members)
+                _await_outcome(store, round, outcome, size, terms)
             except BaseException:  # an interrupt: none must go on without this rank
                 arrived = store.add(f"{round}/arrived", 0)
                 store.compare_set(outcome, "", f"{arrived} {_INTERRUPTED}")
                 raise
             present, _, why = store.get(outcome).decode().partition(" ")
             if why == _ALL:
-                return Meeting(store, round, place, size)
+                again = terms._replace(deadline=deadlines.clock() + seconds)
+                return Meeting(store, round, place, size, again)
             came_too_late = place >= int(present)
             if not (came_too_late and comes_again):
-                raise _error(what, why, f"{present} of {size}", seconds, comm)
+                raise terms.error(why, f"{present} of {size}")
 
 
-def _await_outcome(
-    store: dist.Store,
-    round: str,
-    outcome: str,
-    size: int,
-    deadline: float,
-    comm: MPI.Intracomm,
-    members: Sequence[int],
-) -> None:
-    pause = 1e-4
+def _await_outcome(store: dist.Store, round: str, outcome: str, size: int, terms: Terms) -> None:
+    pause = _SHORTEST_PAUSE_SECONDS
     while not store.check([outcome]):
         present = store.add(f"{round}/arrived", 0)
         if present == size:
             store.compare_set(outcome, "", f"{present} {_ALL}")
-        elif deadlines.clock() > deadline:
-            store.compare_set(outcome, "", f"{present} {_LATE}")
-        elif pause >= _LONGEST_PAUSE_SECONDS and (why := _hopeless(comm, members)):
+        elif why := terms.why_in_vain(pause == _LONGEST_PAUSE_SECONDS):
             store.compare_set(outcome, "", f"{present} {why}")
         else:
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = _rest(pause)
 
 
-def _hopeless(comm: MPI.Intracomm, members: Sequence[int]) -> str:
-    """Return why ``members`` will not all come, "" if there is no reason."""
-    dead = [rank for rank in failed_ranks(comm) if rank in members]
-    if dead:
-        return f"{_DEAD} {' '.join(map(str, dead))}"
-    if is_revoked(comm):
-        return _REVOKED
-    places = log.group_of(comm).ranks
-    return ends.will_not_come([places[member] for member in members], comm)
-
-
-def _error(
-    what: str, why: str, present: str, seconds: float, comm: MPI.Intracomm
-) -> CommunicationError:
-    """Return the error that says why not all came."""
-    others = "Other groups are still usable."
-    kind, _, dead = why.partition(" ")
-    if kind == _DEAD:
-        return rank_failed(what, list(map(int, dead.split())), comm)
-    if kind == _REVOKED:
-        return freed(what, comm)
-    if kind == _LATE:
-        return DeadlineError(
-            f"{what}: Timed out after {seconds:g} s: only {present} ranks arrived; "
-            f"every rank must make this call. {others}"
-        )
-    if kind == _INTERRUPTED:
-        return DeadlineError(f"{what}: a rank was interrupted before all ranks arrived. {others}")
-    return RevokedError(f"{what}: {why}. {others}")
+def _rest(pause: float) -> float:
+    """Sleep for ``pause`` seconds, and return how long to sleep next time."""
+    time.sleep(pause)
+    return min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 @contextlib.contextmanager
