@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -22,18 +23,18 @@ def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def look_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float, float], bool]:
-    """Return a function that looks after so many seconds, in which the thread ran and waited."""
-    now = ran = waited = 0.0
+def look_after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Return a function that looks after so many seconds, in which the threads ran and waited."""
+    now = ran = waited = beside = 0.0
 
-    def look(seconds: float, runs: float, waits: float) -> bool:
-        nonlocal now, ran, waited
-        now, ran, waited = now + seconds, ran + runs, waited + waits
+    def look(seconds: float, runs: float, waits: float, others_run: float = 0.0) -> bool:
+        nonlocal now, ran, waited, beside
+        now, ran, waited, beside = now + seconds, ran + runs, waited + waits, beside + others_run
         crowding.look()
         return crowding.others_take_the_core
 
     monkeypatch.setattr(crowding.time, "perf_counter", lambda: now)
-    monkeypatch.setattr(crowding, "_read", lambda _: crowding._Reading(now, ran, waited))
+    monkeypatch.setattr(crowding, "_read", lambda _: crowding._Reading(now, ran, waited, beside))
     return look
 
 
@@ -63,6 +64,32 @@ def test_ranks_that_share_a_core_do_not_crowd_each_other(
     look_after(0.1, 0.1, 0.0)
     assert not look_after(0.1, 0.045, 0.055)
     assert look_after(0.1, 0.035, 0.065)
+
+
+def test_threads_of_its_own_process_do_not_crowd_a_rank(look_after: Callable) -> None:
+    look_after(0.1, 0.1, 0.0)
+    assert not look_after(0.1, 0.06, 0.03, others_run=0.03)
+    assert not look_after(0.1, 0.06, 0.0, others_run=0.09), "they had another core"
+    assert look_after(0.1, 0.03, 0.06, others_run=0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts how long a thread waits")
+def test_reading_tells_main_thread_from_others() -> None:
+    def compute() -> None:
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            pass
+
+    readings = [crowding._read(0.0)]
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    readings.append(crowding._read(0.0))
+    compute()
+    readings.append(crowding._read(0.0))
+    before, between, after = filter(None, readings)
+    assert between.beside - before.beside > 0.15 > between.ran - before.ran
+    assert after.ran - between.ran > 0.15 > after.beside - between.beside
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ not bound to cores gain nearly as much, 6.2 ms in the first row, because their p
 to different ones (:mod:`~torch_mpi4py.group.progress`).
 
 More ranks than cores take the cores from each other. Only what a rank loses beyond that counts.
+Nor do threads of the rank's own process count, such as those of gloo in a second group: what they
+ran is taken off what the main thread waited.
 
 A rank that sleeps often and uses the background looks crowded to itself. So what was found holds
 for a while, and is then looked for again as though there were no crowd.
@@ -43,11 +45,18 @@ COMPUTES_BYTES = 1 << 21
 
 
 class _Reading(NamedTuple):
-    """When it was read, for how long the thread had run by then, and waited, all in seconds."""
+    """When it was read, and what the threads of this process had done by then, all in seconds.
+
+    Attributes:
+        ran: for how long the main thread had run.
+        waited: for how long it had been ready to run and had no core.
+        beside: for how long all other threads together had run.
+    """
 
     when: float
     ran: float
     waited: float
+    beside: float
 
 
 ranks_leave = 1.0
@@ -81,7 +90,8 @@ def _took(before: _Reading | None, after: _Reading | None) -> bool:
     if before is None or after is None:
         return False
     ran = after.ran - before.ran
-    wanted = ran + after.waited - before.waited
+    waited = after.waited - before.waited - (after.beside - before.beside)
+    wanted = ran + max(waited, 0.0)
     enough = (1 - _CROWDED) * ranks_leave * wanted
     return ran < enough and wanted > _LEAST_WANTED * (after.when - before.when)
 
@@ -93,4 +103,5 @@ def _read(now: float) -> _Reading | None:
             ran, waited, _ = file.read().split()
     except (OSError, ValueError):  # not Linux, or a kernel that does not count
         return None
-    return _Reading(now, 1e-9 * int(ran), 1e-9 * int(waited))
+    main_ran = 1e-9 * int(ran)
+    return _Reading(now, main_ran, 1e-9 * int(waited), time.process_time() - main_ran)

@@ -124,5 +124,5 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
 
 
 def _tag_of(name: str) -> int:
-    """Return a tag that is equal on all ranks and distinct from those of callback channels."""
+    """Return a tag that is equal on all ranks, and none of the small ones that programs choose."""
     return tag_apart(1024 + zlib.crc32(name.encode()) % 15360)
