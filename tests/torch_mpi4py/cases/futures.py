@@ -20,6 +20,7 @@ from torch.futures import Future, collect_all, wait_all
 from torch_mpi4py import DeadlineError
 from torch_mpi4py.core import buffers
 from torch_mpi4py.core.base_comm import base
+from torch_mpi4py.faults import deadlines
 from torch_mpi4py.group.store_barrier import meet
 
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, sizes, still_works
@@ -271,6 +272,18 @@ def case_two_threads_exchange_texts_in_opposite_orders(rank: int, size: int) -> 
         ]
         assert first.result() == {f"0 of {one}" for one in range(size)}
         assert second.result() == {f"1 of {one}" for one in range(size)}
+
+
+@sizes(2, 3)
+def case_exchange_ends_if_a_rank_that_has_come_says_nothing(rank: int, size: int) -> None:
+    store, everybody = dist.distributed_c10d._get_default_store(), range(size)
+    meeting = meet(store, "silence", base(), size, LIMIT_SECONDS, "new_group", everybody)
+    assert meeting is not None
+    if rank > 0:
+        over = meeting.terms._replace(deadline=deadlines.clock())
+        with raises(DeadlineError, "new_group: Timed out", f"of {size} ranks arrived"):
+            meeting._replace(terms=over).exchange("a word")
+    still_works()
 
 
 @sizes(2, 3, 4)
