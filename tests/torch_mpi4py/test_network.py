@@ -40,7 +40,18 @@ def seconds_asleep() -> float:
     return time.perf_counter() - began
 
 
-@pytest.mark.usefixtures("long_pauses")
+@pytest.fixture
+def only_pair(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide other connections of this process, and await the time when these two send no more."""
+    ends = [end.fileno() for end in pair]
+    monkeypatch.setattr(network, "_tcp_sockets", lambda: (ends, []))
+    deadline = time.monotonic() + LONG_SECONDS
+    while any(map(network._sends, ends)):
+        assert time.monotonic() < deadline
+        time.sleep(1e-3)
+
+
+@pytest.mark.usefixtures("long_pauses", "only_pair")
 def test_incoming_bytes_end_the_sleep(pair: tuple[socket.socket, socket.socket]) -> None:
     one, other = pair
     timer = threading.Timer(0.3, one.send, [b"x"])
@@ -72,7 +83,23 @@ def test_sleep_is_short_with_data_to_send(
     sender.setblocking(False)
     while _takes_more(sender):
         pass
+    monkeypatch.setattr(network, "_SENDING_MILLISECONDS", -1)  # when does not matter
     assert seconds_asleep() < LONG_SECONDS / 2
+
+
+@pytest.mark.usefixtures("long_pauses", "only_pair")
+def test_sleep_is_short_when_data_have_just_gone(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    one.send(b"x")
+    assert other.recv(1) == b"x"
+    monkeypatch.setattr(network, "_SENDING_MILLISECONDS", 1000 * LONG_SECONDS)
+    assert seconds_asleep() < LONG_SECONDS / 2
+    monkeypatch.setattr(network, "_SENDING_MILLISECONDS", -1)
+    began = time.perf_counter()
+    network.Sleeper().sleep(0.3)
+    assert time.perf_counter() - began > 0.25
 
 
 def _takes_more(sender: socket.socket) -> bool:

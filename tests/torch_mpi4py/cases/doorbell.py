@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from statistics import median
 from unittest import mock
 
 import numpy
@@ -340,9 +341,11 @@ def case_sleeping_sender_advances_its_long_message(rank: int, size: int) -> None
         elif rank == 1:
             comm.Recv(into, 0)
         at_once.append(time.monotonic() - began)
-    most = MOST_HELPED_SECONDS
+    most, usual = MOST_HELPED_SECONDS, min
     if rank < 2 and not comm.bells.rings(rank ^ 1):
-        most += 2 * min(at_once)  # between hosts 28 ms and more; with pauses alone 150 and more
+        # Between hosts 20 to 60 ms; where the sender sleeps on when its connection has room again,
+        # 100 to 600, but now and then not.
+        most, usual = most + 6 * min(at_once), median
     with long_slices(doorbell.FIRST_SLICE_SECONDS):
         for late in 5 * [0, 1]:
             comm.barrier()
@@ -360,7 +363,7 @@ def case_sleeping_sender_advances_its_long_message(rank: int, size: int) -> None
                 into[:] = 0
             if rank == late:
                 took[late].append(time.monotonic() - began)
-    assert all(min(times) < most for times in took.values() if times), (took, at_once)
+    assert all(usual(times) < most for times in took.values() if times), (took, at_once)
 
 
 @case(sizes=(2, 3, 4), seconds=90)

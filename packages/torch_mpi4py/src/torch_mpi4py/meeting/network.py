@@ -7,8 +7,10 @@ of a store or of ZeroMQ have threads of their own that read at once: now and the
 needlessly.
 
 A rank's outgoing data continue when a connection has room again, which wakes no rank. So as long as
-the kernel has bytes to send, the rank calls MPI often. It calls MPI now and then in any case, as
-over InfiniBand messages need no TCP.
+a connection sends, the rank calls MPI often. If the kernel has no more bytes to send, that may not
+be the end: perhaps they have gone before the rank looks. Where nothing else counted, a message of
+16 MiB whose sender waited for another one took 0.2 to 0.6 s; now it takes 0.02 s. The rank calls
+MPI now and then in any case, as over InfiniBand messages need no TCP.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import sys
 import time
-
-if sys.platform == "linux":
-    import fcntl
-    import termios
+from collections.abc import Iterator
 
 _LONGEST_PAUSE_SECONDS = 25e-3  # then it takes about 1% of a core; with 5 ms 3% (measured)
 _SENDING_PAUSE_SECONDS = 2e-4
+_SENDING_MILLISECONDS = 5  # so long after its last bytes; Linux counts in steps of 1 to 10
 _PART = 1 / 16  # of its wait so far: how much it may oversleep
 _LIST_AGAIN_SECONDS = 0.25
+# Of struct tcp_info, from Linux 4.6 on: tcpi_unacked, tcpi_last_data_sent, tcpi_notsent_bytes.
+_TCP_INFO = struct.Struct("=24xI16xI96xI")
 _MOST_DESCRIPTORS = 1024  # that select() takes
 
 
@@ -48,7 +51,7 @@ class Sleeper:
             self._all = self._connections + listeners
             self._list_at = now + _LIST_AGAIN_SECONDS
         try:
-            if any(map(_has_bytes_to_send, self._connections)):
+            if any(map(_sends, self._connections)):
                 pause = min(pause, _SENDING_PAUSE_SECONDS)
             select.select(self._all, (), (), pause if left is None else max(0, min(pause, left)))
         except (OSError, ValueError):  # one of them was closed meanwhile
@@ -69,14 +72,24 @@ def _tcp_sockets() -> tuple[list[int], list[int]]:
 
 def _listens(descriptor: int) -> bool | None:
     """Return whether a TCP socket listens, None for another kind of socket; else raise OSError."""
-    view = socket.socket(fileno=descriptor)
-    try:
+    with _view(socket.socket(fileno=descriptor)) as view:
         if view.family not in (socket.AF_INET, socket.AF_INET6) or view.type != socket.SOCK_STREAM:
             return None
         return bool(view.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _sends(descriptor: int) -> bool:
+    """Return whether a TCP connection sends bytes, or has done so a moment ago."""
+    with _view(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)) as view:
+        information = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    unacknowledged, sent_ago, not_sent = _TCP_INFO.unpack(information)
+    return bool(unacknowledged or not_sent) or sent_ago <= _SENDING_MILLISECONDS
+
+
+@contextlib.contextmanager
+def _view(view: socket.socket) -> Iterator[socket.socket]:
+    """Leave the socket open at the end of this block: it is another's."""
+    try:
+        yield view
     finally:
-        view.detach()  # it is another's
-
-
-def _has_bytes_to_send(descriptor: int) -> bool:
-    return any(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)))
+        view.detach()
