@@ -8,7 +8,6 @@ written once: so either all of them pass or none. A rank that arrives later goes
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -23,9 +22,8 @@ from ..faults.deaths import failed_ranks
 from ..log import events
 from ..log.events import log
 from ..log.live_groups import live_groups
-from .store_barrier import answering
+from .store_barrier import LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS, answering, rest
 
-_LONGEST_PAUSE_SECONDS = 0.02
 _ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError, RevokedError)}
 
 
@@ -85,7 +83,7 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
     """Return "" if all have come, otherwise the class and the text of the error to raise."""
     rank, everyone = comm.Get_rank(), range(comm.Get_size())
     places = log.group_of(comm).ranks
-    deadline, pause = deadlines.clock() + seconds, 1e-4
+    deadline, pause = deadlines.clock() + seconds, SHORTEST_PAUSE_SECONDS
 
     def who_came() -> list[int]:
         return [one for one in everyone if store.add(_place_of(one), 0) >= number]
@@ -102,13 +100,12 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
                 missing = [one for one in everyone if one not in (*came, *dead)]
                 is_late = deadlines.clock() > deadline
                 gone = ""
-                if pause == _LONGEST_PAUSE_SECONDS and not wait_all_ranks:
+                if pause == LONGEST_PAUSE_SECONDS and not wait_all_ranks:
                     gone = ends.will_not_come([places[one] for one in missing], comm)
                 if not missing or is_late or gone or (dead and not wait_all_ranks):
                     decide(came, _answer(missing, dead, gone, seconds, wait_all_ranks))
                 else:
-                    time.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                    pause = rest(pause)
         except KeyboardInterrupt:
             number = store.add(_place_of(rank), 0)  # it may have struck right behind that call
             key = _round(number)

@@ -35,7 +35,8 @@ from ..log.events import log
 
 _ALL, _LATE, _INTERRUPTED, _REVOKED, _DEAD = "all", "late", "interrupted", "revoked", "dead"
 _STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1e-4, 0.02
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1e-4, 0.02
+"""Between two looks at the store."""
 
 
 class Terms(NamedTuple):
@@ -122,12 +123,12 @@ class Meeting(NamedTuple):
         keys = [f"{self.round}/text {place}" for place in range(self.size)]
         with answering(self.terms.comm, self.terms.what):
             self.store.set(keys[self.place], text)
-            pause = _SHORTEST_PAUSE_SECONDS
+            pause = SHORTEST_PAUSE_SECONDS
             while not self.store.check(keys):
-                if why := self.terms.why_in_vain(pause == _LONGEST_PAUSE_SECONDS):
+                if why := self.terms.why_in_vain(pause == LONGEST_PAUSE_SECONDS):
                     there = sum(self.store.check([key]) for key in keys)
                     raise self.terms.error(why, f"{there} of {self.size}")
-                pause = _rest(pause)
+                pause = rest(pause)
             return [self.store.get(key).decode() for key in keys]
 
     def forget(self) -> None:
@@ -185,21 +186,21 @@ def meet(
 
 
 def _await_outcome(store: dist.Store, round: str, outcome: str, size: int, terms: Terms) -> None:
-    pause = _SHORTEST_PAUSE_SECONDS
+    pause = SHORTEST_PAUSE_SECONDS
     while not store.check([outcome]):
         present = store.add(f"{round}/arrived", 0)
         if present == size:
             store.compare_set(outcome, "", f"{present} {_ALL}")
-        elif why := terms.why_in_vain(pause == _LONGEST_PAUSE_SECONDS):
+        elif why := terms.why_in_vain(pause == LONGEST_PAUSE_SECONDS):
             store.compare_set(outcome, "", f"{present} {why}")
         else:
-            pause = _rest(pause)
+            pause = rest(pause)
 
 
-def _rest(pause: float) -> float:
+def rest(pause: float) -> float:
     """Sleep for ``pause`` seconds, and return how long to sleep next time."""
     time.sleep(pause)
-    return min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,8 @@ def _sends(descriptor: int) -> bool:
     """Return whether a TCP connection sends bytes, or has done so a moment ago."""
     with _view(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)) as view:
         information = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    unacknowledged, sent_ago, not_sent = _TCP_INFO.unpack(information)
+    complete = information.ljust(_TCP_INFO.size, b"\0")  # older kernels tell less
+    unacknowledged, sent_ago, not_sent = _TCP_INFO.unpack(complete)
     return bool(unacknowledged or not_sent) or sent_ago <= _SENDING_MILLISECONDS
 
 
