@@ -499,8 +499,9 @@ comm.barrier()
 INTERRUPTED_IN_THE_KERNEL = """
 import functools, os, signal
 once = '''
+import collections
 usual = kernel.{hook}
-def hook():
+def hook(*args, **named):
     kernel.{hook} = usual
     {order}
 kernel.{hook} = hook
@@ -509,6 +510,15 @@ press = functools.partial(os.kill, os.getpid(), signal.SIGINT)
 kernel = get_ipython().kernel
 exec(compile(once, "<a library>", "exec"), {{"kernel": kernel, "press": press}})
 """
+
+
+def test_an_interrupt_before_a_function_that_the_notebook_calls_ends_it(hangs):
+    order = "usual(); press()"
+    install = INTERRUPTED_IN_THE_KERNEL.format(hook="pre_handler_hook", order=order)
+    hangs.must(f"%%px --targets 1{install}")
+    out = hangs.run("cluster.client[1].apply_sync(int)")
+    assert "KeyboardInterrupt" in out.traceback
+    assert_trains(hangs)
 
 
 def test_an_interrupt_before_a_cell_begins_ends_the_cell(hangs):
@@ -521,9 +531,20 @@ def test_an_interrupt_before_a_cell_begins_ends_the_cell(hangs):
 
 
 def test_an_interrupt_after_a_cell_does_nothing(hangs):
-    order = "press(); usual()"
+    order = "press(); collections.namedtuple('Pair', 'x y'); usual()"
     install = INTERRUPTED_IN_THE_KERNEL.format(hook="post_handler_hook", order=order)
     hangs.must(f"%%px --targets 1{install}")
+    assert_trains(hangs)
+
+
+def test_an_interrupt_while_an_error_is_shown_does_nothing(hangs):
+    """The first error of a rank imports modules, and a namedtuple is code from a string."""
+    order = "press(); collections.namedtuple('Pair', 'x y'); usual(*args, **named)"
+    install = INTERRUPTED_IN_THE_KERNEL.format(hook="shell.showtraceback", order=order)
+    hangs.must(f"%%px --targets 1{install}")
+    out = hangs.run("%%px --targets 1\n1 / 0")
+    assert "ZeroDivisionError: division by zero" in out.traceback
+    assert out.text("stderr") == ""
     assert_trains(hangs)
 
 

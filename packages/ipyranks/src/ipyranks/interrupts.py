@@ -126,4 +126,10 @@ def _begins_the_program(frame: FrameType) -> bool:
     """Whether a frame is of a cell, or of the code with which ipyparallel calls a function."""
     from torch_mpi4py.board import call_site
 
-    return frame.f_code.co_name == "<module>" and call_site.is_of_the_program(frame)
+    if frame.f_code.co_name != "<module>" or not call_site.is_of_the_program(frame):
+        return False
+    # Libraries run code from strings, too: for a namedtuple, say, while IPython is imported further
+    # to show the first error of a rank.
+    caller = frame.f_back
+    from_ipyparallel = caller is not None and caller.f_code.co_name == "do_apply"
+    return frame.f_code.co_filename != "<string>" or from_ipyparallel
