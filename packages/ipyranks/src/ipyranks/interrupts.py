@@ -8,7 +8,8 @@ the first one, for instance to save its state, others do nothing.
 
 An interrupt that comes just before or after a cell finds the kernel's own code. KeyboardInterrupt
 would end the request there without an answer, or the whole rank. So it is raised in the first line
-of the cell, if one follows.
+of the cell, if one follows. One that comes later, for instance while IPython shows the error of the
+cell, does nothing: to trace that would take up to eight times as long.
 """
 
 from __future__ import annotations
@@ -30,22 +31,35 @@ class Interrupts:
         from torch_mpi4py.log import heartbeat
 
         self._traces = False
+        self._is_over = False  # the program of the message
         self._message: object = None  # that is being handled
         heartbeat.at_each_beat.append(self._look_at_handler)
         self._before, self._after = kernel.pre_handler_hook, kernel.post_handler_hook
         kernel.pre_handler_hook, kernel.post_handler_hook = self._begin, self._end
+        self._show_error = kernel.shell.showtraceback
+        kernel.shell.showtraceback = self._end_with_error
+        kernel.shell.events.register("post_execute", self._end_program)
 
     def _begin(self) -> None:
         self._before()
         signal.signal(signal.SIGINT, self._interrupt)
+        self._is_over = False
         self._message = object()
 
-    def _end(self) -> None:
-        self._message = None
+    def _end_with_error(self, *args: Any, **kwargs: Any) -> None:
+        self._end_program()
+        self._show_error(*args, **kwargs)
+
+    def _end_program(self) -> None:
+        self._is_over = True
         if self._traces:
             sys.setprofile(None)
             sys.settrace(None)
             self._traces = False
+
+    def _end(self) -> None:
+        self._message = None
+        self._end_program()
         self._after()
 
     def _look_at_handler(self) -> None:
@@ -66,7 +80,7 @@ class Interrupts:
         traced_by_others = (sys.gettrace() or sys.getprofile()) is not None and not self._traces
         count = heartbeat.count_interrupt()
         if not (heartbeat.is_awaiting() or _is_in_the_program(frame)):
-            if not traced_by_others:
+            if not (traced_by_others or self._is_over):
                 self._raise_in_the_first_line()
             return
         if count > 1 and not traced_by_others:
@@ -128,8 +142,7 @@ def _begins_the_program(frame: FrameType) -> bool:
 
     if frame.f_code.co_name != "<module>" or not call_site.is_of_the_program(frame):
         return False
-    # Libraries run code from strings, too: for a namedtuple, say, while IPython is imported further
-    # to show the first error of a rank.
+    # Libraries run code from strings, too, as for a namedtuple.
     caller = frame.f_back
     from_ipyparallel = caller is not None and caller.f_code.co_name == "do_apply"
     return frame.f_code.co_filename != "<string>" or from_ipyparallel
