@@ -531,13 +531,13 @@ AFTER = INTERRUPTED_IN_THE_KERNEL.format(
             "%%px --targets 1 --limit 30\nbegun = True",
             "rank 1 raised:\nKeyboardInterrupt in line 2 of its cell",
         ),
-        ("cluster.client[1].apply_sync(int)", "KeyboardInterrupt"),
+        ("cluster.client[1].apply_sync(int)", r"[\s\S]*KeyboardInterrupt"),
     ],
     ids=["cell", "function"],
 )
 def test_an_interrupt_just_before_a_program_ends_it(hangs, cell, says):
     hangs.must(f"%%px --targets 1{BEFORE}")
-    assert says in hangs.run(cell).traceback
+    assert re.match(says, hangs.run(cell).traceback)
     assert_trains(hangs)
 
 
