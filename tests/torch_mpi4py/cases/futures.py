@@ -286,6 +286,22 @@ def case_exchange_ends_if_a_rank_that_has_come_says_nothing(rank: int, size: int
     still_works()
 
 
+@sizes(2, 3)
+def case_exchange_that_a_rank_has_given_up_fails_on_all(rank: int, size: int) -> None:
+    """One that went on would wait in MPI for the rank that gave up."""
+    store, everybody = dist.distributed_c10d._get_default_store(), range(size)
+    meeting = meet(store, "given up", base(), size, LIMIT_SECONDS, "new_group", everybody)
+    assert meeting is not None
+    for gives_up in (True, False):
+        if (rank == size - 1) is gives_up:
+            if gives_up:
+                over = meeting.terms._replace(deadline=deadlines.clock())
+                meeting = meeting._replace(terms=over)
+            with raises(DeadlineError, "new_group: Timed out", f"only 1 of {size} ranks arrived"):
+                meeting.exchange("a word")
+        dist.barrier()
+
+
 @sizes(2, 3, 4)
 def case_message_callbacks_wait_for_each_other(rank: int, size: int) -> None:
     if rank > 1:

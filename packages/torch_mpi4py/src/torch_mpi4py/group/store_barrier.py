@@ -111,11 +111,11 @@ class Meeting(NamedTuple):
     terms: Terms
 
     def exchange(self, text: str) -> list[str]:
-        """Return the texts of all, in the order of arrival.
+        """Return the texts of all, in the order of arrival; on all of them, or on none.
 
         A store's ``get`` waits for an entry with the process's one connection in its hands: two
         ranks, two threads of which exchange texts in opposite orders, would keep each other from
-        sending what the other awaits. So the wait asks whether the entries exist.
+        sending what the other awaits. So only entries that exist are asked for.
 
         Raises:
             DeadlineError, RankFailedError or RevokedError: if a rank that had come did not go on.
@@ -123,18 +123,16 @@ class Meeting(NamedTuple):
         keys = [f"{self.round}/text {place}" for place in range(self.size)]
         with answering(self.terms.comm, self.terms.what):
             self.store.set(keys[self.place], text)
-            pause = SHORTEST_PAUSE_SECONDS
-            while not self.store.check(keys):
-                if why := self.terms.why_in_vain(pause == LONGEST_PAUSE_SECONDS):
-                    there = sum(self.store.check([key]) for key in keys)
-                    raise self.terms.error(why, f"{there} of {self.size}")
-                pause = rest(pause)
+            _, present, why = _decide(self.store, f"{self.round}/told", self.size, self.terms)
+            if why != _ALL:
+                raise self.terms.error(why, f"{present} of {self.size}")
             return [self.store.get(key).decode() for key in keys]
 
     def forget(self) -> None:
         """Remove this round's entries; one rank calls this, once all others have met it."""
-        self.store.delete_key(f"{self.round}/arrived")
-        self.store.delete_key(f"{self.round}/outcome")
+        for begun in (self.round, f"{self.round}/told"):
+            self.store.delete_key(f"{begun}/arrived")
+            self.store.delete_key(f"{begun}/outcome")
         for place in range(self.size):
             self.store.delete_key(f"{self.round}/text {place}")
 
@@ -168,33 +166,41 @@ def meet(
     with answering(comm, what):
         while True:
             round = f"{key}/{store.add(f'{key}/{comm.Get_rank()}', 1)}"
-            outcome = f"{round}/outcome"
-            place = store.add(f"{round}/arrived", 1) - 1
-            try:
-                _await_outcome(store, round, outcome, size, terms)
-            except BaseException:  # an interrupt: none must go on without this rank
-                arrived = store.add(f"{round}/arrived", 0)
-                store.compare_set(outcome, "", f"{arrived} {_INTERRUPTED}")
-                raise
-            present, _, why = store.get(outcome).decode().partition(" ")
+            place, present, why = _decide(store, round, size, terms)
             if why == _ALL:
                 again = terms._replace(deadline=deadlines.clock() + seconds)
                 return Meeting(store, round, place, size, again)
-            came_too_late = place >= int(present)
+            came_too_late = place >= present
             if not (came_too_late and comes_again):
                 raise terms.error(why, f"{present} of {size}")
 
 
-def _await_outcome(store: dist.Store, round: str, outcome: str, size: int, terms: Terms) -> None:
-    pause = SHORTEST_PAUSE_SECONDS
-    while not store.check([outcome]):
-        present = store.add(f"{round}/arrived", 0)
-        if present == size:
-            store.compare_set(outcome, "", f"{present} {_ALL}")
-        elif why := terms.why_in_vain(pause == LONGEST_PAUSE_SECONDS):
-            store.compare_set(outcome, "", f"{present} {why}")
-        else:
-            pause = rest(pause)
+def _decide(store: dist.Store, begun: str, size: int, terms: Terms) -> tuple[int, int, str]:
+    """Arrive, and return this rank's place, how many had come when it was decided, and what.
+
+    The first rank that finds all there, or a reason not to wait for them, decides for all.
+
+    Args:
+        begun: the beginning of the names of the entries.
+        size: how many ranks are to come.
+    """
+    arrived, outcome = f"{begun}/arrived", f"{begun}/outcome"
+    place = store.add(arrived, 1) - 1
+    try:
+        pause = SHORTEST_PAUSE_SECONDS
+        while not store.check([outcome]):
+            present = store.add(arrived, 0)
+            if present == size:
+                store.compare_set(outcome, "", f"{present} {_ALL}")
+            elif why := terms.why_in_vain(pause == LONGEST_PAUSE_SECONDS):
+                store.compare_set(outcome, "", f"{present} {why}")
+            else:
+                pause = rest(pause)
+    except BaseException:  # an interrupt: none must go on without this rank
+        store.compare_set(outcome, "", f"{store.add(arrived, 0)} {_INTERRUPTED}")
+        raise
+    there, _, why = store.get(outcome).decode().partition(" ")
+    return place, int(there), why
 
 
 def rest(pause: float) -> float:
