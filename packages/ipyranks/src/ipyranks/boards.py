@@ -184,6 +184,18 @@ class Boards:
                 found |= zip(some, starmap(RankView, rows), strict=True)
         return found
 
+    def losses(self, numbers: Iterable[int]) -> list[int]:
+        """What the latest run of a cell has lost on some engines, as :attr:`RankView.lost`.
+
+        After every cell this is all that matters, and takes a tenth of a look's time.
+        """
+        elsewhere = [number for number in numbers if number in self.elsewhere]
+        found = [view.lost for view in self.snapshot(elsewhere).values()]
+        for number in set(numbers).difference(elsewhere):
+            position = self.here.boards.position(number)
+            found.append(0 if position is None else position.lost)
+        return found
+
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
         """Return what a rank is doing, for a report.
 

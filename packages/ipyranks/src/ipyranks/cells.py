@@ -6,6 +6,7 @@ raised an error, or the stop button is pressed.
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 import signal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_AT_CORES_EVERY_S = 1.0
+_UNWATCHED_S = 0.02  # longer than a cell takes that has nothing to do
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # to ask the keeper whether the cluster still lives
@@ -96,8 +98,9 @@ class Cell:
         self.starved: dict[int, float] = {}
         self._cluster = cluster
         self._limit = limit
+        self._run = run
+        self._began = time.perf_counter()
         self._prompt = BreakpointPrompt(cluster, result, self.ranks)
-        self._watch = Watch(limit, run, time.perf_counter(), self._look())
 
     @classmethod
     def of_function(
@@ -186,9 +189,16 @@ class Cell:
 
     # ---- waiting -----------------------------------------------------------------------
 
+    @functools.cached_property
+    def _watch(self) -> Watch:
+        """The watch over its ranks; the first look at them takes 1 ms, so most cells spare it."""
+        return Watch(self._limit, self._run, self._began, self._look())
+
     def _wait(self, live: bool, progress_after: float) -> str:
+        if self.result.wait(min(_UNWATCHED_S, self._limit.seconds)):
+            return "done"
         interval = 0.2 if live else _LOOK_EVERY_S
-        watch, asked, pause = self._watch, self._watch.began, _LIVE_AFTER_S
+        watch, asked, pause = self._watch, self._began, _LIVE_AFTER_S
         while True:
             left = self._over_at(pause) - time.perf_counter()
             if self.result.wait(min(pause, left) if left > 0 else pause):

@@ -184,8 +184,9 @@ class Recovery:
             out_of_step: renew it in any case.
         """
         cluster = self._cluster
-        views = cluster.boards.snapshot(cluster.who.engines).values()
-        if not out_of_step and not self._owes_recovery and not any(view.lost for view in views):
+        if not (
+            out_of_step or self._owes_recovery or any(cluster.boards.losses(cluster.who.engines))
+        ):
             return
         if cluster.status()["dead"]:
             return  # shrink and restart renew everything
