@@ -84,6 +84,13 @@ def test_a_hang_names_lines_on_both_hosts(kernel: Kernel) -> None:
     assert_trains(kernel)
 
 
+def test_a_group_lost_on_the_other_host_is_reported(kernel: Kernel) -> None:
+    kernel.must("%%px\npair = dist.new_group([2, 3])")
+    out = kernel.must("%%px\nif rank > 1: pair.abort()")
+    assert "Lost: pair; make it again" in out.text()
+    assert_trains(kernel)
+
+
 def test_where_shows_stacks_of_both_hosts(kernel: Kernel) -> None:
     kernel.must("%%px --noblock\ndef outer():\n    comm.recv(source=0)\nif rank in (1, 3): outer()")
     code = "ranks = [s.rank for s in cluster.report().ranks if s.state != 'finished']; print(ranks)"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_AT_CORES_EVERY_S = 1.0
-_UNWATCHED_S = 0.02  # longer than a cell takes that has nothing to do
+_UNWATCHED_S = 0.02  # a cell that has nothing to do takes less
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # to ask the keeper whether the cluster still lives
@@ -191,7 +191,7 @@ class Cell:
 
     @functools.cached_property
     def _watch(self) -> Watch:
-        """The watch over its ranks; the first look at them takes 1 ms, so most cells spare it."""
+        """The watch over its ranks; its first look takes 1 ms, which a short cell is spared."""
         return Watch(self._limit, self._run, self._began, self._look())
 
     def _wait(self, live: bool, progress_after: float) -> str:

@@ -184,9 +184,8 @@ class Recovery:
             out_of_step: renew it in any case.
         """
         cluster = self._cluster
-        if not (
-            out_of_step or self._owes_recovery or any(cluster.boards.losses(cluster.who.engines))
-        ):
+        needs_it = out_of_step or self._owes_recovery
+        if not needs_it and not cluster.boards.has_lost(cluster.who.engines):
             return
         if cluster.status()["dead"]:
             return  # shrink and restart renew everything
