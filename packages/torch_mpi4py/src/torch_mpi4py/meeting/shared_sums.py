@@ -35,6 +35,7 @@ from .arrivals import Arrivals
 _BUFFERS, _SLOT_BYTES = 2, 1 << 19
 _BUFFERS_IN_SHARES, _SLOT_BYTES_IN_SHARES = 3, 1 << 20
 _UNDIVIDED_BYTES = 1 << 19  # of all ranks together: a meeting takes longer than combining so many
+_FEW_BYTES = 1 << 14
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096
 _MOST_OPEN = 32  # further groups of this process leave their sums to MPI
@@ -92,11 +93,13 @@ class SharedSums:
         _, self._slot_bytes = _buffers(self._size)
         # By MPI datatype: for each buffer, the slots of all ranks.
         self._slots: dict[int, list[list[numpy.ndarray]]] = {}
+        self._bytes = self._bytes_of_slots()
 
     def close(self) -> None:
         """Give up the memory."""
         global _open
         self._slots.clear()
+        self._bytes.clear()
         with _open_lock:
             _open -= 1
 
@@ -104,7 +107,6 @@ class SharedSums:
         """Return the number of ranks."""
         return self._size
 
-    @numpy.errstate(all="ignore")  # infinity without a warning, as in torch; takes 1 us
     def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
         """Combine all ranks' numbers in place, with arguments as of the communicator's method.
 
@@ -112,10 +114,33 @@ class SharedSums:
             MismatchError: if the ranks have called different collectives.
             CommunicationError: if a rank does not come.
         """
-        memory, count, datatype = message
+        memory, count, _ = message
         if not count:
             self._meet()
-            return
+        elif op is MPI.SUM and memory.nbytes <= _FEW_BYTES:
+            self._add_few(memory, message)
+        else:
+            self._combine(message, op)
+
+    def _add_few(self, memory: Any, message: list) -> None:
+        """Add up by MPI's own function, which begins sooner than NumPy's.
+
+        NumPy takes 2 us for a few numbers, MPI 0.5 us. In the middle of a training step, where
+        neither is in the caches, NumPy takes 55 us more.
+        """
+        size, count, datatype = memory.nbytes, message[1], message[2]
+        slots = self._bytes[self._arrivals.meetings % len(self._bytes)]
+        slots[self._rank][:size] = memory
+        self._meet()
+        first, *others = slots
+        if self._rank:
+            memory[:] = first[:size]
+        for slot in others:
+            MPI.SUM.Reduce_local([slot, count, datatype], message)
+
+    @numpy.errstate(all="ignore")  # infinity without a warning, as in torch; takes 1 us
+    def _combine(self, message: list, op: MPI.Op) -> None:
+        memory, _, datatype = message
         kind = datatype.handle
         numbers = numpy.frombuffer(memory, _NUMPY_TYPE[kind])
         slots = self._slots.get(kind) or self._view(kind)
@@ -131,6 +156,12 @@ class SharedSums:
     def _chunks(self, numbers: numpy.ndarray) -> list[numpy.ndarray]:
         step = self._slot_bytes // numbers.itemsize
         return [numbers[begin : begin + step] for begin in range(0, len(numbers), step)]
+
+    def _bytes_of_slots(self) -> list[list[memoryview]]:
+        whole = memoryview(self._memory)[_HEADER_BYTES:]
+        size, (buffers, _) = self._slot_bytes, _buffers(self._size)
+        slots = [whole[begin : begin + size] for begin in range(0, len(whole), size)]
+        return [slots[at : at + self._size] for at in range(0, buffers * self._size, self._size)]
 
     def _view(self, kind: int) -> list[list[numpy.ndarray]]:
         whole = numpy.frombuffer(self._memory, _NUMPY_TYPE[kind], offset=_HEADER_BYTES)
