@@ -55,7 +55,9 @@ def site_of(frame: FrameType | None) -> str:
             places = _new_file(code.co_filename)
         if places is not None:
             first = code.co_firstlineno
-            if code.co_name == "<module>":  # each statement of a cell has such a code
+            # Each statement of a cell has such a code. (In a long program to find the line takes
+            # as long as an event.)
+            if code.co_name == "<module>" and code.co_filename in _cell_files:
                 first = -frame.f_lineno
             place = (first, frame.f_lasti)
             site = places.get(place)

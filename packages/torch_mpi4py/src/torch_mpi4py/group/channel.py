@@ -111,10 +111,11 @@ class Channel(deadlines.Runner):
 
     def may_run_on_callers_thread(self, work: Collective) -> bool:
         """Return whether it could be freed there, should it be stuck, and is not left to others."""
-        may_be_freed = self.frees_all or (
-            self._sums is not None and work.call.may_be_shared and work.link is None
-        )
-        return may_be_freed and not work.in_background
+        return not work.in_background and (self.frees_all or self.sums_up(work))
+
+    def sums_up(self, work: Collective) -> bool:
+        """Return whether it is a sum in shared memory."""
+        return self._sums is not None and work.call.may_be_shared and work.link is None
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by a thread that waits for it."""

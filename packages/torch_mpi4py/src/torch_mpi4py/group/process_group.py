@@ -372,7 +372,12 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         if crowding.others_take_the_core and not asynchronous:
             largest = call.largest_part_bytes(result, self._size)
             work.in_background = progress.takes_over(started, largest)
-        if asynchronous or not (channel.may_run_on_callers_thread(work) and channel.run(work)):
+        if (
+            asynchronous
+            or work.in_background
+            or not (channel.frees_all or channel.sums_up(work))
+            or not channel.run(work)
+        ):
             channel.queue(work)
         if not asynchronous:
             if work.error is not None or not work.done:

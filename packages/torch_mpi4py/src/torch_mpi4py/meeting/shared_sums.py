@@ -90,6 +90,7 @@ class SharedSums:
         self._rank = comm.Get_rank()
         self._size = comm.Get_size()
         self._arrivals = arrivals
+        self._come = arrivals.meet if IN_ORDER else self._come_in_order
         self._memory = memory
         self._buffers, self._slot_bytes = _buffers(self._size)
         # By MPI datatype: for each buffer, the slots of all ranks.
@@ -128,7 +129,8 @@ class SharedSums:
         # 50 us more in the middle of a training step, when neither is in the caches.
         own, first, others = self._few[self._arrivals.meetings % self._buffers]
         own[:size] = memory
-        self._meet()
+        if not self._come(self.work, self.signature, self.call):
+            raise self._mismatch()
         if first is not None:
             memory[:] = first[:size]
         for slot in others:
@@ -169,15 +171,24 @@ class SharedSums:
         return slots
 
     def _meet(self) -> None:
-        # Numbers are written before the word that announces them, and read after it: x86 keeps that
-        # order.
-        if not IN_ORDER:
-            _fence()
-        if not self._arrivals.meet(self.work, self.signature, self.call):
-            work, ask = self.work, mismatch
-            raise deadlines.call(self._comm, work.what, work.seconds, ask, self._comm, self.call)
-        if not IN_ORDER:
-            _fence()
+        if not self._come(self.work, self.signature, self.call):
+            raise self._mismatch()
+
+    def _come_in_order(self, *call: Any) -> bool:
+        """Meet where other ranks may see what this one writes in another order.
+
+        Numbers are written before the word that announces them, and read after it.
+        """
+        _fence()
+        is_right = self._arrivals.meet(*call)
+        _fence()
+        return is_right
+
+    def _mismatch(self) -> Exception:
+        work = self.work
+        return deadlines.call(
+            self._comm, work.what, work.seconds, mismatch, self._comm, self.call
+        )
 
     def _next_buffer(self, slots: list[list[numpy.ndarray]]) -> list[numpy.ndarray]:
         # Counted here, they would differ after a call that did not match.
