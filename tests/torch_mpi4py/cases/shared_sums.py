@@ -25,8 +25,8 @@ from torch_mpi4py.meeting.shared_sums import SharedSums
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
-# Below and above the sizes at which numbers are divided, and go in chunks of float32.
-COUNTS = (0, 1, 7, 1000, 40_001, 131_072, 131_073, 262_144, 262_145, 900_003)
+# Below and above the sizes at which numbers are left to NumPy, divided, and go in chunks of float32.
+COUNTS = (0, 1, 7, 4096, 4097, 40_001, 131_072, 131_073, 262_144, 262_145, 900_003)
 CHUNK = shared_sums._SLOT_BYTES_IN_SHARES // 4  # the longest
 GROUP_SECONDS = 3.0
 FREED = (DeadlineError, RevokedError)
@@ -54,8 +54,11 @@ def in_order(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) ->
 def case_overflowing_sum_is_infinite_without_a_warning(rank: int, size: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for count in (3, COUNTS[-1]):
+        for count in (1, 3, COUNTS[-1]):
             large = torch.full((count,), 3e38)
+            dist.all_reduce(large)
+            assert bool(large.isinf().all())
+            large = torch.full((count,), 1.7e308, dtype=torch.float64)
             dist.all_reduce(large)
             assert bool(large.isinf().all())
             opposite = torch.full((count,), float("-inf" if rank else "inf"))
@@ -73,6 +76,42 @@ def case_sum_is_bitwise_equal_to_sum_in_rank_order(rank: int, size: int) -> None
             dist.all_reduce(ours)
             equal(ours, expected)
     assert isinstance(channel_of()._sums, SharedSums)
+
+
+@case(sizes=(2, 3, 4))
+def case_single_numbers_are_rounded_as_their_dtype(rank: int, size: int) -> None:
+    generator = torch.Generator("cpu").manual_seed(7)
+    for dtype, low, high in ((torch.float32, -150, 130), (torch.float64, -1075, 1025)):
+        # Close exponents, so that much is rounded; some numbers are subnormal, some sums infinite.
+        exponents = torch.randint(low, high, (400, 1), generator=generator)
+        exponents = exponents + torch.randint(-26, 1, (400, size), generator=generator)
+        signed = 1 - 2 * torch.rand((400, size), generator=generator, dtype=dtype)
+        for parts in torch.ldexp(signed, exponents).to(dtype):
+            ours = parts[rank].clone()
+            dist.all_reduce(ours)
+            equal(ours, in_order(list(parts), torch.add))
+
+
+@case(sizes=(2, 3, 4))
+def case_all_ranks_get_the_same_bits_of_not_a_number(rank: int, size: int) -> None:
+    for count in (1, 5, 5000, COUNTS[-1]):
+        ours = torch.full((count,), 0x7FC00001 + rank, dtype=torch.int32).view(torch.float32)
+        dist.all_reduce(ours)
+        assert bool(ours.isnan().all())
+        bits = ours.view(torch.int32)
+        first = bits.clone()
+        dist.broadcast(first, 0)
+        equal(bits, first)
+
+
+@case(sizes=(2, 3))
+def case_sum_of_large_integers_wraps_round(rank: int, size: int) -> None:
+    for count in (1, 5, 5000):
+        for dtype in (torch.int32, torch.int64):
+            ours = torch.full((count,), torch.iinfo(dtype).max, dtype=dtype)
+            dist.all_reduce(ours)
+            expected = torch.full_like(ours, torch.iinfo(dtype).max) * size
+            equal(ours, expected)
 
 
 @case(sizes=(2, 3, 4))
@@ -95,12 +134,12 @@ def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> N
     dist.all_reduce(torch.ones(1))  # the memory is there from here on
     with _counted() as calls:
         for dtype, op in table:
-            for count in (5, 300_001):
+            for count in (1, 5, 5000, 300_001):
                 parts = [numbers_of(r, count, dtype) for r in range(size)]
                 ours = parts[rank].clone()
                 dist.all_reduce(ours, op)
                 equal(ours, in_order(parts, function[op]))
-    assert len(calls) == 2 * len(table)
+    assert len(calls) == 4 * len(table)
     sum_, product = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
     for op, combine in ((sum_, torch.logical_or), (product, torch.logical_and)):
         parts = [numbers_of(r, 1001, torch.bool) for r in range(size)]
@@ -112,7 +151,7 @@ def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> N
 @case(sizes=(2, 4))
 def case_other_forms_of_all_reduce_use_shared_memory(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
-    for count in (3, CHUNK + 5):
+    for count in (1, 3, CHUNK + 5):
         half = torch.full((count,), rank + 1.0, dtype=torch.bfloat16)
         strided = torch.full((count, 2), rank + 1.0)[:, 1]
         coalesced = [torch.full((count,), rank + 1.0), torch.full((2,), 2.0 * rank)]

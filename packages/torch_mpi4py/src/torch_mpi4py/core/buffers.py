@@ -24,6 +24,9 @@ from .runtime import MPI
 # reduced in pieces of this many elements.
 MAX_COUNT = 2**30
 
+SINGLE_FORMATS = {MPI.FLOAT.handle: "f", MPI.DOUBLE.handle: "d"}
+"""By the MPI datatype: the format in which Python reads and writes a single number."""
+
 
 class NoValuesError(TypeError):
     """A tensor is fake: it has a shape and no values."""
@@ -84,11 +87,16 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
-    """Return mpi4py's ``[memory, count, datatype]`` for a direct tensor."""
+    """Return mpi4py's ``[memory, count, datatype]`` for a direct tensor.
+
+    The memory of a single floating-point number can be read and written by Python.
+    """
     if datatype is None:
         datatype = element_type(tensor.dtype)
     count = tensor.numel()
     memory = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+    if count == 1 and datatype.handle in SINGLE_FORMATS:
+        memory = memoryview(memory).cast(SINGLE_FORMATS[datatype.handle])
     if count > MAX_COUNT:
         return [memory, 1, _large_type(datatype, count)]
     return [memory, count, datatype]
