@@ -25,7 +25,7 @@ from torch_mpi4py.meeting.shared_sums import SharedSums
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
-# Below and above the sizes at which numbers are left to NumPy, divided, and go in chunks of float32.
+# Below and above the sizes at which float32 are left to NumPy, are divided, and go in chunks.
 COUNTS = (0, 1, 7, 4096, 4097, 40_001, 131_072, 131_073, 262_144, 262_145, 900_003)
 CHUNK = shared_sums._SLOT_BYTES_IN_SHARES // 4  # the longest
 GROUP_SECONDS = 3.0

@@ -10,7 +10,7 @@ directly, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,7 +24,7 @@ from .runtime import MPI
 # reduced in pieces of this many elements.
 MAX_COUNT = 2**30
 
-SINGLE_FORMATS = {MPI.FLOAT.handle: "f", MPI.DOUBLE.handle: "d"}
+SINGLE_FORMATS: dict[int, Literal["f", "d"]] = {MPI.FLOAT.handle: "f", MPI.DOUBLE.handle: "d"}
 """By the MPI datatype: the format in which Python reads and writes a single number."""
 
 
@@ -94,7 +94,7 @@ def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
     if datatype is None:
         datatype = element_type(tensor.dtype)
     count = tensor.numel()
-    memory = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+    memory: Any = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
     if count == 1 and datatype.handle in SINGLE_FORMATS:
         memory = memoryview(memory).cast(SINGLE_FORMATS[datatype.handle])
     if count > MAX_COUNT:

@@ -206,9 +206,7 @@ class SharedSums:
 
     def _mismatch(self) -> Exception:
         work = self.work
-        return deadlines.call(
-            self._comm, work.what, work.seconds, mismatch, self._comm, self.call
-        )
+        return deadlines.call(self._comm, work.what, work.seconds, mismatch, self._comm, self.call)
 
     def _next_buffer(self, slots: list[list[numpy.ndarray]]) -> list[numpy.ndarray]:
         # Counted here, they would differ after a call that did not match.
