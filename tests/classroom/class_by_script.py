@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,7 +45,11 @@ class Learner:
         variables = {"COURSE_WORKSPACE": f"{workspace}", "COURSE_CLASS": f"{shared}"}
         variables |= {"COURSE_CLASS_NAME": name, "HOME": f"{folder / name}"}
         self.name, self.workspace = name, workspace
-        self.manager = KernelManager(kernel_name="python3")
+        # Sockets in a folder, whose path has to be short: another process may take one of the ports
+        # that a manager has chosen for its kernel, before the kernel does.
+        self._sockets = tempfile.TemporaryDirectory(prefix="kernel-")
+        connection_file = f"{self._sockets.name}/kernel.json"
+        self.manager = KernelManager(transport="ipc", connection_file=connection_file)
         self.manager.start_kernel(cwd=f"{workspace}", env=os.environ | variables)
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()
@@ -53,6 +58,7 @@ class Learner:
     def end(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self._sockets.cleanup()
 
     def kill(self) -> None:
         """As when the machine has no memory left."""
