@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,6 @@ def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
 
         def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-            argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
             # Output of the ranks in a fixed order, because no one is watching; and our programs
             # first.
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -47,14 +49,24 @@ def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
                 argv=argv, display_name=kernel_name, language="python", env=environment
             )
 
+    # Sockets in a folder, whose path has to be short: on a crowded machine another process may take
+    # one of the ports that a manager has chosen for its kernel, before the kernel does.
+    sockets = tempfile.mkdtemp(prefix="kernel-", dir="/tmp")
+    manager = AsyncKernelManager(
+        kernel_spec_manager=ThisPython(),
+        kernel_name="python3",
+        transport="ipc",
+        connection_file=f"{sockets}/kernel.json",
+    )
     client = NotebookClient(
         notebook,
-        km=AsyncKernelManager(kernel_spec_manager=ThisPython(), kernel_name="python3"),
+        km=manager,
         timeout=cell_seconds,
         record_timing=False,
         store_widget_state=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
+    weakref.finalize(client, shutil.rmtree, sockets, ignore_errors=True)
     client.owns_km = True  # and ends the kernel with everything it has started
     return client
