@@ -212,3 +212,15 @@ def test_shell_is_none_while_ipython_is_being_imported(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.stdout == "None\nmade\n", ended.stderr
+
+
+def test_every_string_that_exec_runs_has_its_own_lines() -> None:
+    """Their codes have one name, and begin at line 1."""
+    program = (
+        "from torch_mpi4py.board.call_site import call_site\n"
+        "for text in ('print(call_site())', '\\n\\nprint(call_site())'): exec(text)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.stdout == "<string>:1\n<string>:3\n", ended.stderr

@@ -55,8 +55,8 @@ def site_of(frame: FrameType | None) -> str:
             places = _new_file(code.co_filename)
         if places is not None:
             first = code.co_firstlineno
-            # Each statement of a cell has such a code. (In a long program to find the line takes
-            # as long as an event.)
+            # A cell has many such codes, one for each statement. (Elsewhere the line is not needed:
+            # to find it in a long program takes as long as an event.)
             if code.co_name == "<module>" and code.co_filename in _cell_files:
                 first = -frame.f_lineno
             place = (first, frame.f_lasti)
@@ -77,7 +77,9 @@ def _new_file(filename: str) -> dict[tuple[int, int], str] | None:
     if filename in _cells():
         _cell_files.add(filename)
         _forget_with_the_next_cell()
-    elif filename.startswith(("<", *_LIBRARIES)) and filename not in {"<string>", "<stdin>"}:
+    elif filename in {"<string>", "<stdin>"}:  # each string, each statement that is typed
+        _cell_files.add(filename)
+    elif filename.startswith(("<", *_LIBRARIES)):
         places = None
     _files[filename] = places
     return places
