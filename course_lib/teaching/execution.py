@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,15 @@ def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
     # Sockets in a folder, whose path has to be short: on a crowded machine another process may take
     # one of the ports that a manager has chosen for its kernel, before the kernel does.
     sockets = tempfile.mkdtemp(prefix="kernel-", dir="/tmp")
-    manager = AsyncKernelManager(
+
+    class OnSockets(AsyncKernelManager):
+        """Removes that folder once the kernel has ended."""
+
+        def cleanup_connection_file(self) -> None:
+            super().cleanup_connection_file()
+            shutil.rmtree(sockets, ignore_errors=True)
+
+    manager = OnSockets(
         kernel_spec_manager=ThisPython(),
         kernel_name="python3",
         transport="ipc",
@@ -67,6 +74,5 @@ def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
-    weakref.finalize(client, shutil.rmtree, sockets, ignore_errors=True)
     client.owns_km = True  # and ends the kernel with everything it has started
     return client

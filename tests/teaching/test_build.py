@@ -106,6 +106,17 @@ def test_slow_cell_times_out(source) -> None:
         execution.execute(lessons.read_source(source), source.parent, cell_seconds=1)
 
 
+def test_executed_notebook_takes_no_port_and_leaves_no_socket(tmp_path: Path) -> None:
+    source = tmp_path / "00_where.py"
+    asks = "app = get_ipython().kernel.parent\nprint(app.transport, app.abs_connection_file)"
+    source.write_text(f"# %%\n{asks}\n")
+    notebook = lessons.read_source(source)
+    execution.execute(notebook, tmp_path)
+    transport, connection_file = notebook.cells[0].outputs[0].text.split()
+    assert transport == "ipc"
+    assert not Path(connection_file).parent.exists()
+
+
 def test_host_names_and_paths_are_removed() -> None:
     host = socket.gethostname()
     table = f"rank  pid  host\n   0  4711  {host}\nthis is {host} speaking"

@@ -82,7 +82,7 @@ def case_sum_is_bitwise_equal_to_sum_in_rank_order(rank: int, size: int) -> None
 def case_single_numbers_are_rounded_as_their_dtype(rank: int, size: int) -> None:
     generator = torch.Generator("cpu").manual_seed(7)
     for dtype, low, high in ((torch.float32, -150, 130), (torch.float64, -1075, 1025)):
-        # Close exponents, so that much is rounded; some numbers are subnormal, some sums infinite.
+        # Close exponents, so that much is rounded; some numbers are subnormal.
         exponents = torch.randint(low, high, (400, 1), generator=generator)
         exponents = exponents + torch.randint(-26, 1, (400, size), generator=generator)
         signed = 1 - 2 * torch.rand((400, size), generator=generator, dtype=dtype)

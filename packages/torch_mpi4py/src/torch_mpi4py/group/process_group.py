@@ -372,6 +372,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         if crowding.others_take_the_core and not asynchronous:
             largest = call.largest_part_bytes(result, self._size)
             work.in_background = progress.takes_over(started, largest)
+        # As may_run_on_callers_thread(), without another call of a function.
         if (
             asynchronous
             or work.in_background
