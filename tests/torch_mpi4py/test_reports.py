@@ -214,13 +214,32 @@ def test_shell_is_none_while_ipython_is_being_imported(tmp_path: Path) -> None:
     assert ended.stdout == "None\nmade\n", ended.stderr
 
 
-def test_every_string_that_exec_runs_has_its_own_lines() -> None:
-    """Their codes have one name, and begin at line 1."""
-    program = (
-        "from torch_mpi4py.board.call_site import call_site\n"
-        "for text in ('print(call_site())', '\\n\\nprint(call_site())'): exec(text)\n"
-    )
+IMPORT_CALL_SITE = """
+import builtins
+from torch_mpi4py.board.call_site import call_site
+builtins.call_site = call_site
+"""
+STRINGS = """
+for text in ("print(call_site())", "\\n\\nprint(call_site())"): exec(text)
+"""
+CELL = """
+from IPython.core.interactiveshell import InteractiveShell
+InteractiveShell.instance().run_cell("print(call_site())\\nprint(call_site())", store_history=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "sites"),
+    [(STRINGS, ["<string>:1", "<string>:3"]), (CELL, ["cell 1, line 1", "cell 1, line 2"])],
+    ids=["strings", "cell"],
+)
+def test_codes_of_one_name_have_lines_of_their_own(program: str, sites: list[str]) -> None:
+    """Each string that exec() runs, and each statement of a cell, is a code that begins at 1."""
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", IMPORT_CALL_SITE + program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
-    assert ended.stdout == "<string>:1\n<string>:3\n", ended.stderr
+    assert ended.stdout.splitlines() == sites, ended.stderr
