@@ -113,14 +113,15 @@ class Server:
         self._progress = Progress(self._mode, self._workers)
         self._base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._packed = ParameterMessage(self._parameters)
-        self._packed.pack(self._parameters)
+        self._publish()
+        self._replies: dict[int, list[dist.Work]] = {}  # being sent to a worker
         self._incoming = {worker: GradientMessage(self._parameters) for worker in self._workers}
         self._delivered: dict[int, Gradient] = {}
         self._started = time.perf_counter()
         self.record = Record(
             mode=str(self._mode),
             workers=self._workers,
-            initial=self._packed.buffer.clone(),
+            initial=self._published,
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
         )
         self._take_snapshot()
@@ -130,8 +131,13 @@ class Server:
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None  # it is a view of a message
-        self.record.final = self._packed.pack(self._parameters).clone()
+        self._publish()
+        self.record.final = self._published
         self.record.seconds = self._now()
+
+    def _publish(self) -> None:
+        """Copy the parameters to where they stay as they are while they are being sent."""
+        self._published = self._packed.pack(self._parameters).clone()
 
     def _now(self) -> float:
         return time.perf_counter() - self._started
@@ -161,6 +167,8 @@ class Server:
 
     def _serve(self, worker: int, header: Header) -> None:
         self.record.queue_lengths.append(len(self._inbox.arrived) + 1)
+        for reply in self._replies.pop(worker, []):  # the worker has received it
+            self._team.wait(reply)
         if header.kind == messages.HELLO:
             self._admit(worker, header)
         elif header.kind == messages.GRADIENT:
@@ -190,8 +198,7 @@ class Server:
 
     def _admit(self, worker: int, header: Header) -> None:
         if header.layout != self._packed.layout and not self._final_reply:
-            self._reply(worker, messages.REFUSED)
-            self._remove(worker)
+            self._dismiss(worker, messages.REFUSED)
             raise ValueError(f"the model of worker {worker} has {messages.OTHER_MODEL}")
         self._held.append(worker)
 
@@ -224,7 +231,7 @@ class Server:
             [gradient.samples for gradient in chosen],
         )
         apply_update(self._parameters, gradients, self.optimizer, rates)
-        self._packed.pack(self._parameters)
+        self._publish()
         self.version += 1
         update = Update(self.version, chosen, tuple(rates), self._now())
         self.record.updates.append(update)
@@ -233,15 +240,21 @@ class Server:
             self._end(messages.STOP)
 
     def _answer(self, worker: int) -> None:
-        self._reply(worker, self._final_reply or messages.READY)
         if self._final_reply:
-            self._remove(worker)
-        else:
-            self._team.send(self._packed.buffer, worker, messages.TAG_BODY)
+            self._dismiss(worker, self._final_reply)
+            return
+        # A worker that is slow to receive its reply holds up no other.
+        header = Header(messages.READY, self.version).encode()
+        self._replies[worker] = [
+            self._team.isend(header, worker, messages.TAG_REPLY),
+            self._team.isend(self._published, worker, messages.TAG_BODY),
+        ]
 
-    def _reply(self, worker: int, kind: int) -> None:
-        header = Header(kind, self.version)
-        self._team.send(header.encode(), worker, messages.TAG_REPLY)
+    def _dismiss(self, worker: int, kind: int) -> None:
+        """Tell a worker to stop."""
+        header = Header(kind, self.version).encode()
+        self._team.wait(self._team.isend(header, worker, messages.TAG_REPLY))
+        self._remove(worker)
 
     def _end(self, final_reply: int) -> None:
         """From now on drop every gradient, and tell every worker that asks that the run is over."""
@@ -255,12 +268,13 @@ class Server:
     def _remove(self, worker: int) -> None:
         """Remove a worker that left, died or was told to stop from every list."""
         self._progress.leave(worker)
+        self._replies.pop(worker, None)
         if worker in self._held:
             self._held.remove(worker)
 
     def _take_snapshot(self) -> None:
         if self._snapshots and self.version % self._snapshots == 0:
-            snapshot = (self.version, self._now(), self._packed.buffer.clone())
+            snapshot = (self.version, self._now(), self._published)
             self.record.snapshots.append(snapshot)
 
 

@@ -68,11 +68,19 @@ class Team:
 
     def send(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
         """Send ``tensor`` to ``rank`` and wait until it may be changed again."""
-        dist.isend(tensor, group=self.group, group_dst=rank, tag=tag).wait(self.timeout)
+        self.wait(self.isend(tensor, rank, tag))
+
+    def isend(self, tensor: torch.Tensor, rank: int, tag: int) -> dist.Work:
+        """Begin to send ``tensor`` to ``rank``; it must not change until :meth:`wait` returns."""
+        return dist.isend(tensor, group=self.group, group_dst=rank, tag=tag)
+
+    def wait(self, message: dist.Work) -> None:
+        """Return once a message has been sent or received."""
+        message.wait(self.timeout)
 
     def receive(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
         """Receive into ``tensor`` from ``rank``."""
-        dist.irecv(tensor, group=self.group, group_src=rank, tag=tag).wait(self.timeout)
+        self.wait(dist.irecv(tensor, group=self.group, group_src=rank, tag=tag))
 
     def dead(self) -> list[int]:
         """Return the ranks that have died, and let the others' messages pass."""
