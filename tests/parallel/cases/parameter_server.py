@@ -27,7 +27,7 @@ from course_lib.parallel.parameter_server import (
     over_staleness,
     replay,
 )
-from course_lib.parallel.parameter_server.messages import TAG_HEADER, Header
+from course_lib.parallel.parameter_server.messages import HELLO, TAG_HEADER, Header
 from course_lib.parallel.parameter_server.transport import HEADERS_PER_WORKER, Inbox
 from tests.parallel.cases.toys import CLASSES, FEATURES, Toy, from_all_ranks
 from tests.ranks import case
@@ -427,6 +427,41 @@ def case_flood_of_messages_starves_no_worker(rank, size):
             record.queue_lengths
         )
         assert min(record.steps_by_worker.values()) >= 3, record.steps_by_worker
+
+
+@three_up
+def case_worker_slow_to_receive_its_parameters_holds_up_no_other(rank, size):
+    """The last rank asks for parameters, and receives them once rank 1 has used up its batches.
+
+    The parameters are larger than what MPI sends without the receiver.
+    """
+    last, steps = size - 1, 5
+    token = torch.zeros(1)
+
+    class Slow(Worker):
+        def _tell(self, header: Header) -> None:
+            super()._tell(header)
+            if header.kind == HELLO and self.steps == 0:
+                dist.send(token, 1)
+                dist.recv(token, 1)
+
+    def wide() -> nn.Module:
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Linear(FEATURES, 5000), nn.ReLU(), nn.Linear(5000, CLASSES))
+
+    if rank == last:
+        batches = batches_of(rank, 1)
+        assert Slow(wide(), F.cross_entropy, batches).run() == "batches used up"
+        return
+    if rank == 1:
+        dist.recv(token, last)
+    record = play(rank, wide, count=steps if rank == 1 else 1)
+    if rank == 1:
+        dist.send(token, last)
+    if rank == 0:
+        late = next(one for one in record.gradients if one.worker == last)
+        assert late.staleness >= steps, late
+        require_replay(record, wide)
 
 
 # --- how runs end -----------------------------------------------------------------------------
