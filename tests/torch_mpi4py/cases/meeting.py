@@ -261,13 +261,13 @@ def no_free_slot(here: bool) -> Iterator[None]:
         arrivals._free_slots = deque(sorted({*taken, *arrivals._free_slots}))
 
 
-@case(sizes=(2, 3))
+@case(sizes=(2, 3, 4))
 def case_rank_without_a_free_slot(rank: int, size: int) -> None:
     with no_free_slot(here=rank == 0), group_of_all() as group:
         assert isinstance(group._channels[0]._arrivals, RemoteArrivals)
         still_works(group)
         with raises(MismatchError):
-            dist.all_reduce(torch.ones(1 + rank), group=group)
+            dist.all_reduce(torch.ones(1 + (rank == size - 1)), group=group)
         still_works(group)
 
 

@@ -2,9 +2,12 @@
 
 They share no memory, so they exchange messages, in as many rounds as it takes until each knows of
 all: in round k a rank sends the largest of the digests that it knows, and of their negatives, to
-the rank 2^k places on, and receives those of the rank 2^k places back. A rank that waits for such a
-message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it leaves its core to others, and
-a deadline ends the wait under any MPI.
+the rank 2^k places on, and receives those of the rank 2^k places back. If the number of ranks is a
+power of two, ranks that are 2^k places apart swap theirs instead. Then the first rounds stay within
+a host, if each has the same power of two of consecutive ranks.
+
+A rank that waits for such a message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it
+leaves its core to others, and a deadline ends the wait under any MPI.
 
 (MPI's own nonblocking reduction would do, but Open MPI's prints a line if its communicator is
 revoked, and MPICH crashed after one that never ended.)
@@ -37,7 +40,12 @@ class RemoteArrivals:
         self._comm = comm
         rank, size = comm.Get_rank(), comm.Get_size()
         distances = [2**k for k in range((size - 1).bit_length())]
-        self._partners = [((rank + far) % size, (rank - far) % size) for far in distances]
+        self._partners = [
+            (rank ^ far, rank ^ far)
+            if size == 2 ** len(distances)
+            else ((rank + far) % size, (rank - far) % size)
+            for far in distances
+        ]
 
     def meet(self, operation: Operation, signature: int, call: Call) -> bool:
         """Return once every rank has come to its next call; whether all calls are the same.
