@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from array import array
 from datetime import timedelta
 
 import torch
@@ -20,6 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py.comm.guarded_comm import duplicate_world
 from torch_mpi4py.core.base_comm import base
+from torch_mpi4py.core.runtime import MPI
+from torch_mpi4py.faults import comm_reaper
 
 from tests.torch_mpi4py.helpers import equal, raises, still_works
 
@@ -54,6 +57,7 @@ def rank_0_dies_in_a_collective() -> None:
     rank = dist.get_rank()
     mpi.world().timeout = 17
     pair = dist.new_group([0, 2, 3])
+    everyone = MPI.Intracomm.Dup(base())
     kept = torch.full((3,), float(rank))
     if rank == 0:
         dist.all_reduce(torch.ones(3))
@@ -76,7 +80,28 @@ def rank_0_dies_in_a_collective() -> None:
     assert dist.group.WORLD.timeout == timedelta(seconds=20)
     assert mpi.world().timeout == 17
     equal(kept, [float(rank)] * 3)
+    memory_of_a_farewell_is_not_used_again(everyone)
     passed("rank 0 died in a collective")
+
+
+def memory_of_a_farewell_is_not_used_again(comm: MPI.Intracomm) -> None:
+    """Rank 1 can't say farewell to rank 0, which has died; a message of rank 3 still comes."""
+    rank, second = comm.Get_rank(), comm_reaper._LAST_TAG - 1
+    if rank == 1:
+        retired = comm_reaper._Retired(comm, begun=0)
+        deadline = time.monotonic() + 30
+        while retired.is_under_way():
+            assert time.monotonic() < deadline, "it waits for the dead"
+        later = [array("q", [7, 7]) for _ in range(1000)]
+    all_have("given their farewell up")
+    if rank == 3:
+        comm.Isend([array("q", [0, 0]), MPI.INT64_T], 1, second).Wait()
+    all_have("sent the second message of a farewell")
+    if rank == 1:
+        assert retired.farewell is None
+        for _ in range(100):
+            MPI.COMM_SELF.Iprobe()
+        assert all(one == array("q", [7, 7]) for one in later)
 
 
 def everything_works_again() -> None:
@@ -185,6 +210,8 @@ def dies_while_another_waits_for_its_message() -> None:
     all_have("received")
     with raises(mpi.RankFailedError, "rank 1 died"):
         dist.recv(torch.ones(2), 1)
+    with raises(mpi.RankFailedError, "new communicator: rank 1 died"):
+        mpi.renew_world()
     assert dist.group.WORLD.shrink() is dist.group.WORLD
     still_works()
     passed("a death while another waits")

@@ -273,8 +273,14 @@ def _test(request: MPI.Request) -> bool:
         raise translate(error, "new communicator", base_comm.base()) from error
 
 
+_given_up: list[tuple[MPI.Intracomm, MPI.Request]] = []
+
+
 def forget_half_made() -> None:
     """Give up a duplication of a world that has been shrunk since."""
+    if base_comm.half_made is not None:
+        # MPI writes to the first object of the pair whenever the duplication ends, if ever.
+        _given_up.append(base_comm.half_made)
     base_comm.half_made = None
 
 

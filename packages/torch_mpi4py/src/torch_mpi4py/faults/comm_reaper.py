@@ -16,6 +16,7 @@ for instance by a pending receive.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from array import array
 from collections import deque
 
 from ..core.runtime import MPI
+from . import pending_requests
 from .deaths import has_ulfm
 
 _MEETINGS = 2
@@ -47,12 +49,16 @@ class _Farewell:
         rank, size = comm.Get_rank(), comm.Get_size()
         distances = [2**k for k in range((size - 1).bit_length())]
         self._to = [(rank + distance) % size for distance in distances * 2]
-        # All from the start, so that none of these messages is taken off with the abandoned ones.
-        self._receives = [
-            self._receive((rank - far) % size, k) for k, far in enumerate(distances * 2)
-        ]
         self._round = -1
         self._pending: list[tuple[MPI.Request, object]] = []  # and the memory
+        self._receives: list[tuple[MPI.Request, array]] = []
+        try:
+            # All from the start, so that none of these messages is taken off with abandoned ones.
+            for k, far in enumerate(distances * 2):
+                self._receives.append(self._receive((rank - far) % size, k))
+        except MPI.Exception:
+            self.give_up()
+            raise
 
     def _receive(self, source: int, round: int) -> tuple[MPI.Request, array]:
         memory = array("q", [0, 0])
@@ -70,6 +76,19 @@ class _Farewell:
             if self._round < len(self._to):
                 self._send()
         return self._round == len(self._to) and self._all_done()
+
+    def give_up(self) -> None:
+        """End its messages, because a rank has died or revoked the communicator.
+
+        Until they have ended, MPI may write to their memory: those of living ranks still arrive.
+        """
+        for request, _ in self._receives:
+            with contextlib.suppress(MPI.Exception):
+                if request:
+                    request.Cancel()
+        for request, memory in (*self._receives, *self._pending):
+            if not pending_requests.has_ended(request):
+                pending_requests.keep(request, memory)
 
     def _all_done(self) -> bool:
         if 0 <= self._round < len(self._to) and not self._receives[self._round][0].Test():
@@ -105,11 +124,7 @@ class _Retired:
 
     def is_under_way(self) -> bool:
         """Return whether its farewell has begun and not ended."""
-        try:
-            return self.farewell is not None and not self.farewell.has_ended()
-        except MPI.Exception:
-            self.farewell = None
-            return False
+        return self.farewell is not None and not self._has_ended(self.farewell)
 
     def is_done_with(self) -> bool:
         """Free it where that is safe; return whether it has been freed or never can be."""
@@ -122,13 +137,19 @@ class _Retired:
         return True
 
     def _all_have_done_with_it(self) -> bool:
-        try:
-            if self.farewell is not None and self.farewell.has_ended():
-                # The remains of a collective that only some ranks have begun can't be taken off.
-                return self.farewell.is_even or has_ulfm()
-        except MPI.Exception:  # another rank has revoked it, or died
-            self.farewell = None
+        farewell = self.farewell
+        if farewell is not None and self._has_ended(farewell):
+            # The remains of a collective that only some ranks have begun can't be taken off.
+            return farewell.is_even or has_ulfm()
         return self.farewell is None and has_ulfm() and _meetings - self.since > _MEETINGS
+
+    def _has_ended(self, farewell: _Farewell) -> bool:
+        try:
+            return farewell.has_ended()
+        except MPI.Exception:  # another rank has revoked it, or died
+            farewell.give_up()
+            self.farewell = None
+            return False
 
 
 _retired: deque[_Retired] = deque()

@@ -38,7 +38,7 @@ def let_go() -> None:
         return
     try:
         for _ in range(min(_LOOKS, len(_kept))):
-            if _has_ended(_kept[0][0]):
+            if has_ended(_kept[0][0]):
                 _kept.popleft()
             else:
                 _kept.rotate(-1)
@@ -46,7 +46,8 @@ def let_go() -> None:
         _lock.release()
 
 
-def _has_ended(request: MPI.Request) -> bool:
+def has_ended(request: MPI.Request) -> bool:
+    """Return whether MPI uses the memory of ``request`` no more."""
     try:
         if isinstance(request, MPI.Request):  # by MPI's own method, for ours says what was given up
             return MPI.Request.Test(request)
