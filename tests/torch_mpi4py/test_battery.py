@@ -13,7 +13,7 @@ from tests.torch_mpi4py.cases import mixed_groups
 OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
     *("events", "progress", "overloads", "sparse", "futures", "buffers", "meeting", "stand_ins"),
-    *("doorbell", "shared_sums", "mixed_groups"),
+    *("doorbell", "shared_sums", "remote_sums", "mixed_groups"),
 )
 TRAINING = ("data_parallel", "sharded", "pipelines", "torch_features")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.

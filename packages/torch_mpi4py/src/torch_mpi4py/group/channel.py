@@ -4,7 +4,8 @@ A channel owns a communicator and, from the first asynchronous call on, a progre
 (:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
 synchronous call on an idle channel runs on the caller's own thread; and a thread that waits for a
 collective which has not begun runs it, and those before it, instead of waiting for another thread
-to get a core. A sum in shared memory can be freed under any MPI, other calls only with ULFM.
+to get a core. A sum that calls none of MPI's collectives can be freed under any MPI, other calls
+only with ULFM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from weakref import WeakMethod, WeakSet, WeakValueDictionary
 
 from ..core import collective_counts, crowding
-from ..core.call import mismatch
+from ..core.call import Call, mismatch
 from ..core.errors import CommunicationError, DeliveryError, MismatchError
 from ..core.runtime import MPI
 from ..faults import deadlines
@@ -29,6 +30,7 @@ from ..meeting.arrivals import Arrivals, open_arrivals
 from ..meeting.cores import cores_a_rank
 from ..meeting.doorbell import Bells
 from ..meeting.remote_arrivals import RemoteArrivals
+from ..meeting.remote_sums import RemoteSums, open_remote_sums
 from ..meeting.shared_sums import SharedSums, open_shared_sums
 from .futures import CallbackQueue
 from .progress import ProgressThread, cores_are_taken
@@ -90,10 +92,10 @@ class Channel(deadlines.Runner):
         self._progress = ProgressThread(name, self._queue, run_next)
         self._abandoned = False
         self._arrivals: Arrivals | RemoteArrivals | None = open_arrivals(comm, seconds)
-        self._sums: SharedSums | None = None
-        self._may_open_sums = self._arrivals is not None
         if self._arrivals is None and comm.Get_size() > 1:
             self._arrivals = RemoteArrivals(comm)
+        self._sums: SharedSums | RemoteSums | None = None
+        self._may_open_sums = self._arrivals is not None
         crowding.ranks_leave = min(cores_a_rank(), 1.0)
         self.made = 0
         collective_counts.count(comm, self)
@@ -114,8 +116,14 @@ class Channel(deadlines.Runner):
         return not work.in_background and (self.frees_all or self.sums_up(work))
 
     def sums_up(self, work: Collective) -> bool:
-        """Return whether it is a sum in shared memory."""
-        return self._sums is not None and work.call.may_be_shared and work.link is None
+        """Return whether it is a sum without MPI's collectives."""
+        return work.link is None and self._sums_for(work.call) is not None
+
+    def _sums_for(self, call: Call) -> SharedSums | RemoteSums | None:
+        sums = self._sums
+        if sums is not None and call.may_be_shared and call.counts[0] <= sums.most:
+            return sums
+        return None
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by a thread that waits for it."""
@@ -233,13 +241,16 @@ class Channel(deadlines.Runner):
         work.in_mpi = True  # from here on the watcher looks at it
         try:
             signature = work.call.signature if self.checks_calls else 0
-            sums = self._sums if work.call.may_be_shared else None
+            sums = self._sums_for(work.call)
             if sums is None or work.link is not None:  # else they meet in the sum
                 self._compare_calls(work, signature)
             if self._may_open_sums and work.call.may_be_shared:
                 self._may_open_sums = False
                 if isinstance(self._arrivals, Arrivals):
-                    self._sums = sums = open_shared_sums(comm, self._arrivals)
+                    self._sums = open_shared_sums(comm, self._arrivals)
+                elif self._arrivals is not None:
+                    self._sums = open_remote_sums(comm, self._arrivals)
+                sums = self._sums_for(work.call)
             if sums is not None:
                 sums.work, sums.call, sums.signature = work, work.call, signature
                 on = sums

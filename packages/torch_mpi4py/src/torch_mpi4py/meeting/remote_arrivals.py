@@ -4,7 +4,8 @@ They share no memory, so they exchange messages, in as many rounds as it takes u
 all: in round k a rank sends the largest of the digests that it knows, and of their negatives, to
 the rank 2^k places on, and receives those of the rank 2^k places back. If the number of ranks is a
 power of two, ranks that are 2^k places apart swap theirs instead. Then the first rounds stay within
-a host, if each has the same power of two of consecutive ranks.
+a host, if each has the same power of two of consecutive ranks. Numbers that all ranks combine may
+travel with the digests (:mod:`.remote_sums`).
 
 A rank that waits for such a message sleeps, see :mod:`.network`. It is outside MPI meanwhile: it
 leaves its core to others, and a deadline ends the wait under any MPI.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable
 
 from ..board.event_board import LOOKS_AT
 from ..core import time_slice
@@ -29,23 +31,37 @@ from ..faults.mpi_errors import freed
 from ..log.events import log
 from . import network, spinning
 
+Buffer = bytes | bytearray | memoryview
+
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
+_DIGEST_BYTES = 16
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
 
 
 class RemoteArrivals:
-    """Where the ranks of a communicator without slots meet; see :class:`.arrivals.Arrivals`."""
+    """Where the ranks of a communicator without slots meet; see :class:`.arrivals.Arrivals`.
+
+    Attributes:
+        in_pairs: whether two ranks swap in each round.
+    """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        rank, size = comm.Get_rank(), comm.Get_size()
+        self._rank = rank = comm.Get_rank()
+        size = comm.Get_size()
         distances = [2**k for k in range((size - 1).bit_length())]
+        self.in_pairs = size == 2 ** len(distances)
         self._partners = [
             (rank ^ far, rank ^ far)
-            if size == 2 ** len(distances)
+            if self.in_pairs
             else ((rank + far) % size, (rank - far) % size)
             for far in distances
         ]
+        self._received = bytearray(_DIGEST_BYTES)
+
+    def make_room(self, size: int) -> None:
+        """Prepare for numbers of so many bytes at most; each rank must call this."""
+        self._received = bytearray(_DIGEST_BYTES + size)
 
     def meet(self, operation: Operation, signature: int, call: Call) -> bool:
         """Return once every rank has come to its next call; whether all calls are the same.
@@ -54,30 +70,60 @@ class RemoteArrivals:
             CommunicationError: if a rank will not come, or the time is over.
             MPI.Exception: as MPI's calls do.
         """
-        largest = array("q", call.digest)
+        return self.meet_with(operation, call, b"", _nothing) is not None
+
+    def meet_with(
+        self,
+        operation: Operation,
+        call: Call,
+        numbers: Buffer,
+        combine: Callable[[Buffer, Buffer], object],
+    ) -> Buffer | None:
+        """Meet, and combine the numbers of all ranks, which must be :attr:`in_pairs` for that.
+
+        Args:
+            operation: the collective, as for :meth:`meet`.
+            call: its description.
+            numbers: this rank's, as bytes.
+            combine: combines the numbers of lower ranks with those of higher ones, into the second.
+
+        Returns:
+            What all ranks' numbers make, or None if their calls are not the same.
+        """
+        largest, total, size = array("q", call.digest), numbers, len(numbers)
         for number, (dest, source) in enumerate(self._partners):
-            tag, theirs = _LAST_TAG - number, array("q", [0, 0])
-            receive = self._comm.Irecv([theirs, MPI.INT64_T], source, tag)
-            sent = array("q", largest)
-            send = self._comm.Isend([sent, MPI.INT64_T], dest, tag)
-            if not send.Test():
-                pending_requests.keep(send, sent)
-            try:
-                if not receive.Test():
-                    self._await(operation, receive)
-            except BaseException:
-                if receive:
-                    receive.Cancel()
-                    pending_requests.keep(receive, theirs)
-                raise
-            largest = array("q", map(max, largest, theirs))
-        return largest.tobytes() == call.digest
+            sent = b"".join((largest, total))
+            self._swap(operation, sent, dest, source, _LAST_TAG - number)
+            theirs = memoryview(self._received)
+            largest = array("q", map(max, largest, theirs[:_DIGEST_BYTES].cast("q")))
+            if size:
+                lower, upper = total, theirs[_DIGEST_BYTES:][:size]
+                if source < self._rank:
+                    lower, upper = upper, lower
+                total = bytearray(upper)
+                combine(lower, total)
+        return total if largest.tobytes() == call.digest else None
 
     def leave(self) -> None:
         """Do nothing: the communicator is revoked, or each rank times out by itself."""
 
     def close(self) -> None:
         """Do nothing: there is no slot to give back."""
+
+    def _swap(self, operation: Operation, sent: bytes, dest: int, source: int, tag: int) -> None:
+        receive = self._comm.Irecv([self._received, MPI.BYTE], source, tag)
+        send = self._comm.Isend([sent, MPI.BYTE], dest, tag)
+        try:
+            for request in (receive, send):
+                if not request.Test():
+                    self._await(operation, request)
+        except BaseException:
+            if receive:
+                receive.Cancel()
+            for request, memory in ((receive, self._received), (send, sent)):
+                if request:
+                    pending_requests.keep(request, memory)
+            raise
 
     def _await(self, operation: Operation, request: MPI.Request) -> None:
         began = time.perf_counter()
@@ -89,6 +135,7 @@ class RemoteArrivals:
                 time.sleep(_NAP_SECONDS)
             if request.Test():
                 return
+        awake, operation.withdraw = operation.withdraw, None
         operation.outside_mpi = True
         sleeper = network.Sleeper()
         try:
@@ -100,4 +147,9 @@ class RemoteArrivals:
                 sleeper.sleep()
         finally:
             operation.outside_mpi = False
+            operation.withdraw = awake
             log.bell[LOOKS_AT] = 0
+
+
+def _nothing(lower: Buffer, upper: Buffer) -> None:
+    pass

@@ -20,6 +20,7 @@ import functools
 import mmap
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -78,11 +79,13 @@ class SharedSums:
         memory: bytes that all its ranks have mapped.
 
     Attributes:
+        most: how many numbers it combines.
         work: the collective that is run.
         call: the description on which all ranks must agree.
         signature: of that call, for :meth:`.Arrivals.meet`.
     """
 
+    most = sys.maxsize
     work: deadlines.Operation
     call: Call
     signature: int

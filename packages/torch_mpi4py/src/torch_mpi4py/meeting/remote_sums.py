@@ -1,0 +1,86 @@
+"""All-reduces of few numbers between ranks of several hosts, in the messages by which they meet.
+
+To meet (:mod:`.remote_arrivals`) and then to call MPI takes two exchanges over the network. Few
+numbers travel with the first one, so that there is no second one: in each round, the two ranks of a
+pair give each other what they have combined so far, and combine the two, those of the lower ranks
+first. So the order is the same on every rank and in every run, and so are the bits of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.call import Call, mismatch
+from ..core.runtime import MPI
+from ..faults import deadlines
+from ..faults.deaths import is_revoked
+from ..faults.mpi_errors import freed
+from .remote_arrivals import RemoteArrivals
+
+_MOST_NUMBERS = 1 << 14  # more take less time through MPI (measured)
+_BYTES_A_NUMBER = 16  # at most
+
+
+class RemoteSums:
+    """Does the short all-reduces of one communicator; :func:`open_remote_sums` makes it.
+
+    It is used as :class:`.shared_sums.SharedSums` is.
+
+    Attributes:
+        most: how many numbers it combines.
+        work: the collective that is run.
+        call: the description on which all ranks must agree.
+        signature: of that call, for :meth:`.RemoteArrivals.meet`.
+    """
+
+    most = _MOST_NUMBERS
+    work: deadlines.Operation
+    call: Call
+    signature: int
+
+    def __init__(self, comm: MPI.Intracomm, arrivals: RemoteArrivals) -> None:
+        self._comm = comm
+        self._size = comm.Get_size()
+        self._arrivals = arrivals
+
+    def close(self) -> None:
+        """Do nothing: there is no memory to give up."""
+
+    def Get_size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
+        """Combine all ranks' numbers in place, with arguments as of the communicator's method.
+
+        Raises:
+            MismatchError: if the ranks have called different collectives.
+            CommunicationError: if a rank does not come.
+        """
+        memory, count, datatype = message
+
+        def combine(lower: Any, upper: Any) -> Any:
+            op.Reduce_local([lower, count, datatype], [upper, count, datatype])
+            return upper
+
+        numbers = memoryview(memory).cast("B")
+        work, call = self.work, self.call
+        total = self._arrivals.meet_with(work, call, numbers, combine)
+        comm = self._comm
+        if total is None:
+            raise deadlines.call(comm, work.what, work.seconds, mismatch, comm, call)
+        if is_revoked(comm):  # a rank that sent its numbers has given up since
+            raise freed(work.what, comm)
+        numbers[:] = total
+
+
+def open_remote_sums(comm: MPI.Intracomm, arrivals: RemoteArrivals) -> RemoteSums | None:
+    """Return the object that does the short all-reduces of ``comm``; each rank must call this.
+
+    Returns:
+        None unless the number of ranks is a power of two: then they are MPI's.
+    """
+    if not arrivals.in_pairs:
+        return None
+    arrivals.make_room(_MOST_NUMBERS * _BYTES_A_NUMBER)
+    return RemoteSums(comm, arrivals)
