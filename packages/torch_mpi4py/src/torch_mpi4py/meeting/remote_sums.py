@@ -17,9 +17,9 @@ from ..faults.deaths import is_revoked
 from ..faults.mpi_errors import freed
 from .remote_arrivals import RemoteArrivals
 
-# Measured with two hosts of one rank each, in turns: one number takes 52 us through MPI and 35 us so,
-# and 1,024 numbers take 80 and 43 us. But where ranks share cores, messages beyond 4 KiB take longer
-# so, as they need both ranks while they move.
+# Measured with two hosts of one rank each, in turns: one number takes 52 us through MPI and 35 us
+# this way, and 1,024 numbers take 80 and 43 us. But where ranks share cores, messages beyond 4 KiB
+# take longer this way, as they need both ranks while they move.
 _MOST_NUMBERS = 500
 _BYTES_A_NUMBER = 16  # at most
 
