@@ -19,7 +19,7 @@ from tests.torch_mpi4py.cases.meeting import no_free_slot
 from tests.torch_mpi4py.cases.shared_sums import numbers_of
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
-MOST = remote_sums._MOST_NUMBERS
+MOST = remote_sums.MOST_NUMBERS
 GROUP_SECONDS = 1.0
 SLACK = 8.0  # seconds, of a busy machine
 
