@@ -4,6 +4,9 @@ To meet (:mod:`.remote_arrivals`) and then to call MPI takes two exchanges over 
 numbers travel with the first one, so that there is no second one: in each round, the two ranks of a
 pair give each other what they have combined so far, and combine the two, those of the lower ranks
 first. So the order is the same on every rank and in every run, and so are the bits of the result.
+
+A rank that comes after another has given up may find its numbers, and complete the sum; unless it
+knows by then that the communicator has been revoked, only its next call fails.
 """
 
 from __future__ import annotations
