@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch_mpi4py import DeadlineError, MismatchError, RevokedError, emulated_link
+from torch_mpi4py.core import gpus
 from torch_mpi4py.meeting import remote_sums
 from torch_mpi4py.meeting.remote_sums import RemoteSums
 
@@ -128,6 +129,18 @@ def case_long_sums_and_three_ranks_leave_it_to_mpi(rank: int, size: int) -> None
             dist.all_reduce(ours, group=group)
             equal(ours, [size * (size + 1) / 2] * count)
         assert calls == ([] if size == 3 else [5, MOST]), calls
+
+
+@case(sizes=(2, 4))
+def case_ranks_whose_mpi_takes_gpu_memory_leave_short_sums_to_it(rank: int, size: int) -> None:
+    with (
+        mock.patch.object(gpus, "takes_cuda", return_value=rank == size - 1),
+        group_without_slots() as group,
+        counted() as calls,
+    ):
+        still_works(group)
+        assert group._channels[0]._sums is None
+        assert not calls
 
 
 @case(sizes=(2, 3, 4))

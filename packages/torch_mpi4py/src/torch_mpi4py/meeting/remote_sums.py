@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core import gpus
 from ..core.call import Call, mismatch
 from ..core.runtime import MPI
 from ..faults import deadlines
@@ -85,9 +86,10 @@ def open_remote_sums(comm: MPI.Intracomm, arrivals: RemoteArrivals) -> RemoteSum
     """Return the object that does the short all-reduces of ``comm``; each rank must call this.
 
     Returns:
-        None unless the number of ranks is a power of two: then they are MPI's.
+        None unless the number of ranks is a power of two, or if MPI takes the memory of GPUs on one
+        of them, which can't be read here: then the all-reduces are MPI's.
     """
-    if not arrivals.in_pairs:
+    if not comm.allreduce(arrivals.in_pairs and not gpus.takes_cuda(), MPI.LAND):
         return None
     arrivals.make_room(MOST_NUMBERS * _BYTES_A_NUMBER)
     return RemoteSums(comm, arrivals)
