@@ -206,10 +206,7 @@ def _await(
     try:
         doorbell.wait(operation, test, awaited)
     except BaseException:
-        if request and not (sends or is_matched):
-            request.Cancel()
-        if request:  # MPI may use its memory until it has ended
-            pending_requests.keep(request, memory)
+        pending_requests.give_up(request, memory, withdraw=not (sends or is_matched))
         raise
 
 
@@ -252,8 +249,7 @@ def _both(comm: CommWithBells, sent: Any, dest: int, tag: int, receive: Call | N
         try:
             received = receive(operation)
         except BaseException:
-            if request:  # MPI may read its memory yet
-                pending_requests.keep(request, sent)
+            pending_requests.give_up(request, sent, withdraw=False)
             raise
         _await(operation, comm, request, request.Test, sent, dest, sends=True)
         return received

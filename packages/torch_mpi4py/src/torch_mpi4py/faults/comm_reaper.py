@@ -16,7 +16,6 @@ for instance by a pending receive.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
@@ -82,13 +81,10 @@ class _Farewell:
 
         Until they have ended, MPI may write to their memory: those of living ranks still arrive.
         """
-        for request, _ in self._receives:
-            with contextlib.suppress(MPI.Exception):
-                if request:
-                    request.Cancel()
-        for request, memory in (*self._receives, *self._pending):
-            if not pending_requests.has_ended(request):
-                pending_requests.keep(request, memory)
+        for request, memory in self._receives:
+            pending_requests.give_up(request, memory, withdraw=True)
+        for request, used in self._pending:
+            pending_requests.give_up(request, used, withdraw=False)
 
     def _all_done(self) -> bool:
         if 0 <= self._round < len(self._to) and not self._receives[self._round][0].Test():
@@ -124,7 +120,8 @@ class _Retired:
 
     def is_under_way(self) -> bool:
         """Return whether its farewell has begun and not ended."""
-        return self.farewell is not None and not self._has_ended(self.farewell)
+        has_ended = self._farewell_has_ended()
+        return self.farewell is not None and not has_ended
 
     def is_done_with(self) -> bool:
         """Free it where that is safe; return whether it has been freed or never can be."""
@@ -137,17 +134,18 @@ class _Retired:
         return True
 
     def _all_have_done_with_it(self) -> bool:
-        farewell = self.farewell
-        if farewell is not None and self._has_ended(farewell):
+        if self._farewell_has_ended() and self.farewell is not None:
             # The remains of a collective that only some ranks have begun can't be taken off.
-            return farewell.is_even or has_ulfm()
+            return self.farewell.is_even or has_ulfm()
         return self.farewell is None and has_ulfm() and _meetings - self.since > _MEETINGS
 
-    def _has_ended(self, farewell: _Farewell) -> bool:
+    def _farewell_has_ended(self) -> bool:
+        if self.farewell is None:
+            return False
         try:
-            return farewell.has_ended()
+            return self.farewell.has_ended()
         except MPI.Exception:  # another rank has revoked it, or died
-            farewell.give_up()
+            self.farewell.give_up()
             self.farewell = None
             return False
 

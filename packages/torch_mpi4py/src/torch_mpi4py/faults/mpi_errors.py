@@ -35,7 +35,7 @@ def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationE
         return rank_failed(what, await_failed_ranks(comm), comm)
     if code in _REVOKED or is_revoked(comm):
         return freed(what, comm)
-    # So Open MPI's barrier reports a revoked communicator, and a death, and Idup() a death.
+    # Open MPI's barrier reports a revoked communicator or a death like this, and Idup() a death.
     is_vague = code in (MPI.ERR_OTHER, MPI.ERR_INTERN)
     if has_ulfm() and is_vague and (await_failed_ranks(comm) or is_revoked(comm)):
         return freed(what, comm)

@@ -7,6 +7,7 @@ operation has ended.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import Any
@@ -23,6 +24,19 @@ _lock = threading.Lock()  # non-blocking: a signal handler may re-enter here
 def keep(request: MPI.Request, memory: Any, comm: MPI.Comm | None = None) -> None:
     """Keep ``memory``, and ``comm`` if it is given, until ``request`` has ended."""
     _kept.append((request, memory, comm))
+
+
+def give_up(request: MPI.Request, memory: Any, withdraw: bool) -> None:
+    """Wait no longer for ``request``; keep ``memory`` if MPI may still use it.
+
+    Args:
+        withdraw: whether to cancel it: a receive, unless a probe has found its message.
+    """
+    if request and withdraw:
+        with contextlib.suppress(MPI.Exception):  # a rank has died, or revoked the communicator
+            request.Cancel()
+    if request and not has_ended(request):
+        keep(request, memory)
 
 
 def kept(comm: MPI.Comm | None = None) -> int:

@@ -30,8 +30,9 @@ from ..meeting.arrivals import Arrivals, open_arrivals
 from ..meeting.cores import cores_a_rank
 from ..meeting.doorbell import Bells
 from ..meeting.remote_arrivals import RemoteArrivals
-from ..meeting.remote_sums import RemoteSums, open_remote_sums
-from ..meeting.shared_sums import SharedSums, open_shared_sums
+from ..meeting.remote_sums import open_remote_sums
+from ..meeting.shared_sums import open_shared_sums
+from ..meeting.sums import Sums
 from .futures import CallbackQueue
 from .progress import ProgressThread, cores_are_taken
 from .work import Collective
@@ -94,7 +95,7 @@ class Channel(deadlines.Runner):
         self._arrivals: Arrivals | RemoteArrivals | None = open_arrivals(comm, seconds)
         if self._arrivals is None and comm.Get_size() > 1:
             self._arrivals = RemoteArrivals(comm)
-        self._sums: SharedSums | RemoteSums | None = None
+        self._sums: Sums | None = None
         self._may_open_sums = self._arrivals is not None
         crowding.ranks_leave = min(cores_a_rank(), 1.0)
         self.made = 0
@@ -119,7 +120,7 @@ class Channel(deadlines.Runner):
         """Return whether it is a sum without MPI's collectives."""
         return work.link is None and self._sums_for(work.call) is not None
 
-    def _sums_for(self, call: Call) -> SharedSums | RemoteSums | None:
+    def _sums_for(self, call: Call) -> Sums | None:
         sums = self._sums
         if sums is not None and call.may_be_shared and call.counts[0] <= sums.most:
             return sums

@@ -111,18 +111,16 @@ class RemoteArrivals:
         """Do nothing: there is no slot to give back."""
 
     def _swap(self, operation: Operation, sent: bytes, dest: int, source: int, tag: int) -> None:
-        receive = self._comm.Irecv([self._received, MPI.BYTE], source, tag)
-        send = self._comm.Isend([sent, MPI.BYTE], dest, tag)
+        receive = send = MPI.REQUEST_NULL
         try:
+            receive = self._comm.Irecv([self._received, MPI.BYTE], source, tag)
+            send = self._comm.Isend([sent, MPI.BYTE], dest, tag)
             for request in (receive, send):
                 if not request.Test():
                     self._await(operation, request)
         except BaseException:
-            if receive:
-                receive.Cancel()
-            for request, memory in ((receive, self._received), (send, sent)):
-                if request:
-                    pending_requests.keep(request, memory)
+            pending_requests.give_up(receive, self._received, withdraw=True)
+            pending_requests.give_up(send, sent, withdraw=False)
             raise
 
     def _await(self, operation: Operation, request: MPI.Request) -> None:

@@ -11,15 +11,12 @@ knows by then that the communicator has been revoked, only its next call fails.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import gpus
-from ..core.call import Call, mismatch
 from ..core.runtime import MPI
-from ..faults import deadlines
 from ..faults.deaths import is_revoked
 from ..faults.mpi_errors import freed
-from .remote_arrivals import RemoteArrivals
+from .remote_arrivals import Buffer, RemoteArrivals
+from .sums import Sums
 
 # Measured with two hosts of one rank each, in turns: one number takes 52 us through MPI and 35 us
 # this way, and 1,024 numbers take 80 and 43 us. But where ranks share cores, messages beyond 4 KiB
@@ -29,56 +26,27 @@ MOST_NUMBERS = 500
 _BYTES_A_NUMBER = 16  # at most
 
 
-class RemoteSums:
-    """Does the short all-reduces of one communicator; :func:`open_remote_sums` makes it.
-
-    It is used as :class:`.shared_sums.SharedSums` is.
-
-    Attributes:
-        most: how many numbers it combines.
-        work: the collective that is run.
-        call: the description on which all ranks must agree.
-        signature: of that call, for :meth:`.RemoteArrivals.meet`.
-    """
+class RemoteSums(Sums):
+    """Does the short all-reduces of one communicator; :func:`open_remote_sums` makes it."""
 
     most = MOST_NUMBERS
-    work: deadlines.Operation
-    call: Call
-    signature: int
 
     def __init__(self, comm: MPI.Intracomm, arrivals: RemoteArrivals) -> None:
-        self._comm = comm
-        self._size = comm.Get_size()
+        super().__init__(comm)
         self._arrivals = arrivals
 
-    def close(self) -> None:
-        """Do nothing: there is no memory to give up."""
-
-    def Get_size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
-
-    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
-        """Combine all ranks' numbers in place, with arguments as of the communicator's method.
-
-        Raises:
-            MismatchError: if the ranks have called different collectives.
-            CommunicationError: if a rank does not come.
-        """
+    def Allreduce(self, _in_place: object, message: list, op: MPI.Op) -> None:
         memory, count, datatype = message
 
-        def combine(lower: Any, upper: Any) -> Any:
+        def combine(lower: Buffer, upper: Buffer) -> None:
             op.Reduce_local([lower, count, datatype], [upper, count, datatype])
-            return upper
 
         numbers = memoryview(memory).cast("B")
-        work, call = self.work, self.call
-        total = self._arrivals.meet_with(work, call, numbers, combine)
-        comm = self._comm
+        total = self._arrivals.meet_with(self.work, self.call, numbers, combine)
         if total is None:
-            raise deadlines.call(comm, work.what, work.seconds, mismatch, comm, call)
-        if is_revoked(comm):  # a rank that sent its numbers has given up since
-            raise freed(work.what, comm)
+            raise self._mismatch()
+        if is_revoked(self._comm):  # a rank that sent its numbers has given up since
+            raise freed(self.work.what, self._comm)
         numbers[:] = total
 
 

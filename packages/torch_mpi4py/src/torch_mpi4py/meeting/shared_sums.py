@@ -29,11 +29,10 @@ import numpy
 
 from ..core import gpus
 from ..core.buffers import SINGLE_FORMATS
-from ..core.call import Call, mismatch
 from ..core.futex import IN_ORDER
 from ..core.runtime import MPI
-from ..faults import deadlines
 from .arrivals import Arrivals
+from .sums import Sums
 
 # Measured: smaller slots cost meetings, larger ones caches. Of shares a rank reads less at a time.
 _BUFFERS, _SLOT_BYTES = 2, 1 << 19
@@ -68,32 +67,19 @@ _open = 0
 _open_lock = threading.Lock()
 
 
-class SharedSums:
+class SharedSums(Sums):
     """Does the all-reduces of one communicator; :func:`open_shared_sums` makes it.
-
-    A plan is given it in place of the communicator. One plan runs at a time.
 
     Args:
         comm: the communicator.
         arrivals: where its ranks meet.
         memory: bytes that all its ranks have mapped.
-
-    Attributes:
-        most: how many numbers it combines.
-        work: the collective that is run.
-        call: the description on which all ranks must agree.
-        signature: of that call, for :meth:`.Arrivals.meet`.
     """
 
     most = sys.maxsize
-    work: deadlines.Operation
-    call: Call
-    signature: int
 
     def __init__(self, comm: MPI.Intracomm, arrivals: Arrivals, memory: mmap.mmap) -> None:
-        self._comm = comm
-        self._rank = comm.Get_rank()
-        self._size = comm.Get_size()
+        super().__init__(comm)
         self._arrivals = arrivals
         meet = arrivals.meet
         self._come = meet if IN_ORDER else functools.partial(_between_fences, meet)
@@ -117,17 +103,7 @@ class SharedSums:
         with _open_lock:
             _open -= 1
 
-    def Get_size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
-
-    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
-        """Combine all ranks' numbers in place, with arguments as of the communicator's method.
-
-        Raises:
-            MismatchError: if the ranks have called different collectives.
-            CommunicationError: if a rank does not come.
-        """
+    def Allreduce(self, _in_place: object, message: list, op: MPI.Op) -> None:
         memory, count, datatype = message
         if not count:
             self._meet()
@@ -199,10 +175,6 @@ class SharedSums:
     def _meet(self) -> None:
         if not self._come(self.work, self.signature, self.call):
             raise self._mismatch()
-
-    def _mismatch(self) -> Exception:
-        work = self.work
-        return deadlines.call(self._comm, work.what, work.seconds, mismatch, self._comm, self.call)
 
     def _next_buffer(self, slots: list[list[numpy.ndarray]]) -> list[numpy.ndarray]:
         # Counted here, they would differ after a call that did not match.
