@@ -13,11 +13,12 @@ import torch.distributed as dist
 from torch_mpi4py import DeadlineError, MismatchError, RevokedError, emulated_link
 from torch_mpi4py.core import gpus
 from torch_mpi4py.meeting import remote_sums
+from torch_mpi4py.meeting.remote_arrivals import RemoteArrivals
 from torch_mpi4py.meeting.remote_sums import RemoteSums
 
 from tests.ranks import case
 from tests.torch_mpi4py.cases.meeting import no_free_slot
-from tests.torch_mpi4py.cases.shared_sums import numbers_of
+from tests.torch_mpi4py.cases.shared_sums import counted, require_every_dtype_and_operation
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
 MOST = remote_sums.MOST_NUMBERS
@@ -40,49 +41,13 @@ def in_pairs(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) ->
     return parts[0]
 
 
-@contextlib.contextmanager
-def counted() -> Iterator[list[int]]:
-    """Yield a list that grows by the number of elements of each such sum."""
-    calls: list[int] = []
-    usual = RemoteSums.Allreduce
-
-    def counting(self: RemoteSums, in_place: Any, message: list, op: Any) -> None:
-        calls.append(message[1])
-        usual(self, in_place, message, op)
-
-    with mock.patch.object(RemoteSums, "Allreduce", counting):
-        yield calls
-
-
 @case(sizes=(2, 4))
 def case_every_dtype_and_operation_is_combined_in_pairs(rank: int, size: int) -> None:
-    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-    function = {
-        dist.ReduceOp.SUM: torch.add,
-        dist.ReduceOp.PRODUCT: torch.mul,
-        dist.ReduceOp.MIN: torch.minimum,
-        dist.ReduceOp.MAX: torch.maximum,
-        dist.ReduceOp.BAND: torch.bitwise_and,
-        dist.ReduceOp.BOR: torch.bitwise_or,
-        dist.ReduceOp.BXOR: torch.bitwise_xor,
-    }
-    table = [(dtype, op) for dtype in whole for op in function]
-    table += [(d, op) for d in (torch.float32, torch.float64) for op in list(function)[:4]]
-    table += [(torch.complex64, dist.ReduceOp.SUM), (torch.complex128, dist.ReduceOp.SUM)]
-    with group_without_slots() as group, counted() as calls:
-        for dtype, op in table:
-            for count in (0, 1, 5, MOST):
-                parts = [numbers_of(r, count, dtype) for r in range(size)]
-                ours = parts[rank].clone()
-                dist.all_reduce(ours, op, group=group)
-                equal(ours, in_pairs(parts, function[op]))
-        assert len(calls) >= 3 * len(table), len(calls)  # some leave out what is empty
-        sum_, product = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
-        for op, combine in ((sum_, torch.logical_or), (product, torch.logical_and)):
-            parts = [numbers_of(r, 77, torch.bool) for r in range(size)]
-            ours = parts[rank].clone()
-            dist.all_reduce(ours, op, group=group)
-            equal(ours, in_pairs(parts, combine))
+    with group_without_slots() as group:
+        require_every_dtype_and_operation((1, 5, MOST // 2), in_pairs, RemoteSums, group)
+        nothing = torch.ones(0)
+        dist.all_reduce(nothing, group=group)
+        still_works(group)
 
 
 @case(sizes=(2, 4))
@@ -104,26 +69,27 @@ def case_other_forms_of_all_reduce_are_combined_in_pairs(rank: int, size: int) -
             half = torch.full((count,), rank + 1.0, dtype=torch.bfloat16)
             strided = torch.full((count, 2), rank + 1.0)[:, 1]
             average = torch.full((count,), float(rank))
-            late = torch.ones(count)
-            with counted() as calls:
+            late, slow = torch.ones(count), torch.ones(count)
+            with counted(RemoteSums) as calls:
                 dist.all_reduce(half, group=group)
                 dist.all_reduce(strided, group=group)
                 dist.all_reduce(average, dist.ReduceOp.AVG, group=group)
                 work = dist.all_reduce(late, group=group, async_op=True)
                 work.wait()
                 with emulated_link(latency=1e-4, bandwidth=1e9):
-                    dist.all_reduce(torch.ones(count), group=group)
+                    dist.all_reduce(slow, group=group)
             assert len(calls) == 5, calls
             total = size * (size + 1) / 2
             equal(half, [total] * count)
             equal(strided, [total] * count)
             equal(average, [(size - 1) / 2] * count)
             equal(late, [float(size)] * count)
+            equal(slow, [float(size)] * count)
 
 
 @case(sizes=(2, 3, 4))
 def case_long_sums_and_three_ranks_leave_it_to_mpi(rank: int, size: int) -> None:
-    with group_without_slots() as group, counted() as calls:
+    with group_without_slots() as group, counted(RemoteSums) as calls:
         for count in (5, MOST, MOST + 1, 10 * MOST):
             ours = torch.full((count,), rank + 1.0)
             dist.all_reduce(ours, group=group)
@@ -136,7 +102,7 @@ def case_ranks_whose_mpi_takes_gpu_memory_leave_short_sums_to_it(rank: int, size
     with (
         mock.patch.object(gpus, "takes_cuda", return_value=rank == size - 1),
         group_without_slots() as group,
-        counted() as calls,
+        counted(RemoteSums) as calls,
     ):
         still_works(group)
         assert group._channels[0]._sums is None
@@ -174,6 +140,24 @@ def case_rank_that_misses_a_sum_without_slots_frees_the_others(rank: int, size: 
                 dist.all_reduce(torch.ones(1), group=group)
         with raises(freed, within=GROUP_SECONDS + SLACK):
             dist.all_reduce(torch.ones(1), group=group)
+    still_works()
+
+
+@case(sizes=(2, 4), mpi="openmpi")
+def case_complete_sum_of_a_revoked_group_raises(rank: int, size: int) -> None:
+    usual = RemoteArrivals.meet_with
+
+    def revoked_meanwhile(self: RemoteArrivals, *call: Any) -> Any:
+        total = usual(self, *call)
+        self._comm.Revoke()
+        return total
+
+    with (
+        group_without_slots() as group,
+        mock.patch.object(RemoteArrivals, "meet_with", revoked_meanwhile),
+        raises(RevokedError, within=SLACK),
+    ):
+        dist.all_reduce(torch.ones(1), group=group)
     still_works()
 
 

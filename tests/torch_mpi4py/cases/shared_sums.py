@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -21,6 +21,7 @@ from torch_mpi4py.faults import deadlines
 from torch_mpi4py.group.work import CollectiveWork
 from torch_mpi4py.meeting import shared_sums
 from torch_mpi4py.meeting.shared_sums import SharedSums
+from torch_mpi4py.meeting.sums import Sums
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
@@ -114,8 +115,14 @@ def case_sum_of_large_integers_wraps_round(rank: int, size: int) -> None:
             equal(ours, expected)
 
 
-@case(sizes=(2, 3, 4))
-def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> None:
+def require_every_dtype_and_operation(
+    counts: Iterable[int],
+    fold: Callable[[list[torch.Tensor], Callable[..., torch.Tensor]], torch.Tensor],
+    kind: type[Sums],
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Raise AssertionError unless all-reduces of ``kind`` have the bits of a serial ``fold``."""
+    rank, size = dist.get_rank(), dist.get_world_size()
     whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     real = (torch.float32, torch.float64)
     function = {
@@ -127,25 +134,28 @@ def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> N
         dist.ReduceOp.BOR: torch.bitwise_or,
         dist.ReduceOp.BXOR: torch.bitwise_xor,
     }
-    ordered = list(function)[:4]
-    table = [(dtype, op) for dtype in whole for op in function]
-    table += [(dtype, op) for dtype in real for op in ordered]
-    table += [(torch.complex64, dist.ReduceOp.SUM), (torch.complex128, dist.ReduceOp.SUM)]
+    table = [(dtype, op, function[op]) for dtype in whole for op in function]
+    table += [(dtype, op, function[op]) for dtype in real for op in list(function)[:4]]
+    table += [
+        (torch.complex64, dist.ReduceOp.SUM, torch.add),
+        (torch.complex128, dist.ReduceOp.SUM, torch.add),
+        (torch.bool, dist.ReduceOp.SUM, torch.logical_or),
+        (torch.bool, dist.ReduceOp.PRODUCT, torch.logical_and),
+    ]
+    for dtype, op, combine in table:
+        for count in counts:
+            parts = [numbers_of(r, count, dtype) for r in range(size)]
+            ours = parts[rank].clone()
+            with counted(kind) as calls:
+                dist.all_reduce(ours, op, group=group)
+            assert len(calls) == 1, (dtype, op, calls)
+            equal(ours, fold(parts, combine))
+
+
+@case(sizes=(2, 3, 4))
+def case_every_dtype_and_operation_uses_shared_memory(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))  # the memory is there from here on
-    with _counted() as calls:
-        for dtype, op in table:
-            for count in (1, 5, 5000, 300_001):
-                parts = [numbers_of(r, count, dtype) for r in range(size)]
-                ours = parts[rank].clone()
-                dist.all_reduce(ours, op)
-                equal(ours, in_order(parts, function[op]))
-    assert len(calls) == 4 * len(table)
-    sum_, product = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
-    for op, combine in ((sum_, torch.logical_or), (product, torch.logical_and)):
-        parts = [numbers_of(r, 1001, torch.bool) for r in range(size)]
-        ours = parts[rank].clone()
-        dist.all_reduce(ours, op)
-        equal(ours, in_order(parts, combine))
+    require_every_dtype_and_operation((1, 5, 5000, 300_001), in_order, SharedSums)
 
 
 @case(sizes=(2, 4))
@@ -156,7 +166,7 @@ def case_other_forms_of_all_reduce_use_shared_memory(rank: int, size: int) -> No
         strided = torch.full((count, 2), rank + 1.0)[:, 1]
         coalesced = [torch.full((count,), rank + 1.0), torch.full((2,), 2.0 * rank)]
         average = torch.full((count,), float(rank))
-        with _counted() as calls:
+        with counted(SharedSums) as calls:
             dist.all_reduce(half)
             dist.all_reduce(strided)
             dist.all_reduce_coalesced(coalesced)
@@ -175,16 +185,16 @@ def case_other_forms_of_all_reduce_use_shared_memory(rank: int, size: int) -> No
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[list[int]]:
-    """Note the sizes of the all-reduces that go through memory."""
+def counted(kind: type[Sums]) -> Iterator[list[int]]:
+    """Yield a list that grows by the number of elements of each all-reduce of this kind."""
     calls: list[int] = []
-    usual = SharedSums.Allreduce
+    usual = kind.Allreduce
 
-    def counting(self: SharedSums, in_place: Any, message: list, op: Any) -> None:
+    def counting(self: Sums, in_place: Any, message: list, op: Any) -> None:
         calls.append(message[1])
         usual(self, in_place, message, op)
 
-    with mock.patch.object(SharedSums, "Allreduce", counting):
+    with mock.patch.object(kind, "Allreduce", counting):
         yield calls
 
 
