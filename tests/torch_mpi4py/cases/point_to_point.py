@@ -271,9 +271,10 @@ def case_failed_ranks_is_empty_without_failures(rank, size):
 def case_memory_of_an_abandoned_handle(rank, size):
     """Dropping handle and tensor does not free the memory while MPI uses it."""
     count = 50_000  # large enough for a rendezvous, so that the sender's memory is read late
+    comm = dist.group.WORLD.comm
     if rank == 0:
         dist.irecv(torch.zeros(count), 1, tag=3)
-        assert pending_requests.kept() == 1
+        assert pending_requests.kept(comm) == 1
         others = [torch.zeros(count) for _ in range(8)]  # where the memory would be used anew
         dist.barrier()
         dist.recv(torch.zeros(1), 1, tag=4)  # sent after it, so the large one has been matched
@@ -289,14 +290,14 @@ def case_memory_of_an_abandoned_handle(rank, size):
         del others
     theirs = torch.zeros(1)
     for _ in range(1000):  # each start lets go of what has ended
-        mine = torch.tensor([float(pending_requests.kept())])  # both stop in the same round
+        mine = torch.tensor([float(pending_requests.kept(comm))])  # both stop in the same round
         work = dist.isend(mine, 1 - rank)
         dist.recv(theirs, 1 - rank)
         work.wait()
         if mine.item() == theirs.item() == 0:
             break
     dist.barrier()
-    assert pending_requests.kept() == 0
+    assert pending_requests.kept(comm) == 0
 
 
 @case(sizes=(2,))
