@@ -27,6 +27,12 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
+@pytest.fixture(autouse=True)
+def no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the sockets that an earlier test has listed."""
+    monkeypatch.setattr(network, "_sockets", network._Sockets([], [], 0.0))
+
+
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing but a connection wake a sleeper."""
@@ -159,11 +165,30 @@ def test_closed_connection_is_forgotten(
 ) -> None:
     sleeper, closed = network.Sleeper(), pair[0].fileno()
     sleeper.sleep(0)
-    assert closed in sleeper._all
+    assert closed in network._sockets.connections
     pair[0].close()
     sleeper.sleep(0)  # of the old list
     sleeper.sleep(0)
-    assert closed not in sleeper._all
+    assert closed not in network._sockets.connections
+
+
+def test_waits_share_the_list_for_a_moment(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_again() -> tuple[list[int], list[int]]:
+        nonlocal lists
+        lists += 1
+        return [end.fileno() for end in pair], []
+
+    lists = 0
+    monkeypatch.setattr(network, "_tcp_sockets", list_again)
+    monkeypatch.setattr(network, "_LIST_AGAIN_SECONDS", LONG_SECONDS)
+    for _ in range(3):
+        network.Sleeper().sleep(0)
+    assert lists == 1
+    monkeypatch.setattr(network, "_sockets", network._sockets._replace(until=time.perf_counter()))
+    network.Sleeper().sleep(0)
+    assert lists == 2
 
 
 def test_only_tcp_sockets_are_watched(pair: tuple[socket.socket, socket.socket]) -> None:

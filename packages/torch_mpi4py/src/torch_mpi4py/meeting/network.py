@@ -23,6 +23,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _LONGEST_PAUSE_SECONDS = 25e-3  # then it takes about 1% of a core; with 5 ms 3% (measured)
 _SENDING_PAUSE_SECONDS = 2e-4
@@ -34,28 +35,39 @@ _TCP_INFO = struct.Struct("=24xI16xI96xI")
 _MOST_DESCRIPTORS = 1024  # that select() takes
 
 
+class _Sockets(NamedTuple):
+    """Descriptors of this process's TCP sockets, which count as all of them until ``until``."""
+
+    connections: list[int]
+    listeners: list[int]
+    until: float
+
+
+# To list them takes longer than most waits, so one wait after another uses the same list.
+_sockets = _Sockets([], [], 0.0)
+
+
 class Sleeper:
     """Sleeps during one wait for another host, in pauses that grow with the wait."""
 
     def __init__(self) -> None:
-        self._began = self._list_at = time.perf_counter()
-        self._connections: list[int] = []
-        self._all: list[int] = []
+        self._began = time.perf_counter()
 
     def sleep(self, left: float | None = None) -> None:
         """Sleep until something comes, for a moment at most, and at most ``left`` seconds."""
+        global _sockets
         now = time.perf_counter()
         pause = min(_PART * (now - self._began), _LONGEST_PAUSE_SECONDS)
-        if now >= self._list_at:
-            self._connections, listeners = _tcp_sockets()
-            self._all = self._connections + listeners
-            self._list_at = now + _LIST_AGAIN_SECONDS
+        if now >= _sockets.until:
+            _sockets = _Sockets(*_tcp_sockets(), now + _LIST_AGAIN_SECONDS)
+        connections, listeners, _ = _sockets
         try:
-            if any(map(_sends, self._connections)):
+            if any(map(_sends, connections)):
                 pause = min(pause, _SENDING_PAUSE_SECONDS)
-            select.select(self._all, (), (), pause if left is None else max(0, min(pause, left)))
+            seconds = pause if left is None else max(0, min(pause, left))
+            select.select([*connections, *listeners], (), (), seconds)
         except (OSError, ValueError):  # one of them was closed meanwhile
-            self._list_at = now
+            _sockets = _Sockets([], [], 0.0)
 
 
 def _tcp_sockets() -> tuple[list[int], list[int]]:
