@@ -18,7 +18,12 @@ from torch_mpi4py.meeting.remote_sums import RemoteSums
 
 from tests.ranks import case
 from tests.torch_mpi4py.cases.meeting import no_free_slot
-from tests.torch_mpi4py.cases.shared_sums import counted, require_every_dtype_and_operation
+from tests.torch_mpi4py.cases.shared_sums import (
+    counted,
+    require_every_dtype_and_operation,
+    require_overflow_is_infinite,
+    require_single_numbers_rounded_as_their_dtype,
+)
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
 
 MOST = remote_sums.MOST_NUMBERS
@@ -45,6 +50,8 @@ def in_pairs(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) ->
 def case_every_dtype_and_operation_is_combined_in_pairs(rank: int, size: int) -> None:
     with group_without_slots() as group:
         require_every_dtype_and_operation((1, 5, MOST // 2), in_pairs, RemoteSums, group)
+        require_overflow_is_infinite((1, 3, MOST), group)
+        require_single_numbers_rounded_as_their_dtype(in_pairs, group)
         nothing = torch.ones(0)
         dist.all_reduce(nothing, group=group)
         still_works(group)

@@ -31,6 +31,7 @@ COUNTS = (0, 1, 7, 4096, 4097, 40_001, 131_072, 131_073, 262_144, 262_145, 900_0
 CHUNK = shared_sums._SLOT_BYTES_IN_SHARES // 4  # the longest
 GROUP_SECONDS = 3.0
 FREED = (DeadlineError, RevokedError)
+Fold = Callable[[list[torch.Tensor], Callable[..., torch.Tensor]], torch.Tensor]
 
 
 def channel_of(group: dist.ProcessGroup | None = None) -> Any:
@@ -53,18 +54,7 @@ def in_order(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) ->
 
 @case(sizes=(2, 3))
 def case_overflowing_sum_is_infinite_without_a_warning(rank: int, size: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for count in (1, 3, COUNTS[-1]):
-            large = torch.full((count,), 3e38)
-            dist.all_reduce(large)
-            assert bool(large.isinf().all())
-            large = torch.full((count,), 1.7e308, dtype=torch.float64)
-            dist.all_reduce(large)
-            assert bool(large.isinf().all())
-            opposite = torch.full((count,), float("-inf" if rank else "inf"))
-            dist.all_reduce(opposite)
-            assert bool(opposite.isnan().all())
+    require_overflow_is_infinite((1, 3, COUNTS[-1]))
     assert isinstance(channel_of()._sums, SharedSums)
 
 
@@ -81,16 +71,7 @@ def case_sum_is_bitwise_equal_to_sum_in_rank_order(rank: int, size: int) -> None
 
 @case(sizes=(2, 3, 4))
 def case_single_numbers_are_rounded_as_their_dtype(rank: int, size: int) -> None:
-    generator = torch.Generator("cpu").manual_seed(7)
-    for dtype, low, high in ((torch.float32, -150, 130), (torch.float64, -1075, 1025)):
-        # Close exponents, so that much is rounded; some numbers are subnormal.
-        exponents = torch.randint(low, high, (400, 1), generator=generator)
-        exponents = exponents + torch.randint(-26, 1, (400, size), generator=generator)
-        signed = 1 - 2 * torch.rand((400, size), generator=generator, dtype=dtype)
-        for parts in torch.ldexp(signed, exponents).to(dtype):
-            ours = parts[rank].clone()
-            dist.all_reduce(ours)
-            equal(ours, in_order(list(parts), torch.add))
+    require_single_numbers_rounded_as_their_dtype(in_order)
 
 
 @case(sizes=(2, 3, 4))
@@ -115,9 +96,44 @@ def case_sum_of_large_integers_wraps_round(rank: int, size: int) -> None:
             equal(ours, expected)
 
 
+def require_overflow_is_infinite(
+    counts: Iterable[int], group: dist.ProcessGroup | None = None
+) -> None:
+    """Raise unless sums beyond the range of their dtype are infinite, and nothing warns of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for count in counts:
+            large = torch.full((count,), 3e38)
+            dist.all_reduce(large, group=group)
+            assert bool(large.isinf().all())
+            large = torch.full((count,), 1.7e308, dtype=torch.float64)
+            dist.all_reduce(large, group=group)
+            assert bool(large.isinf().all())
+            opposite = torch.full((count,), float("-inf" if dist.get_rank() else "inf"))
+            dist.all_reduce(opposite, group=group)
+            assert bool(opposite.isnan().all())
+
+
+def require_single_numbers_rounded_as_their_dtype(
+    fold: Fold, group: dist.ProcessGroup | None = None
+) -> None:
+    """Raise AssertionError unless all-reduces of one number have the bits of a serial ``fold``."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator("cpu").manual_seed(7)
+    for dtype, low, high in ((torch.float32, -150, 130), (torch.float64, -1075, 1025)):
+        # Close exponents, so that much is rounded; some numbers are subnormal.
+        exponents = torch.randint(low, high, (400, 1), generator=generator)
+        exponents = exponents + torch.randint(-26, 1, (400, size), generator=generator)
+        signed = 1 - 2 * torch.rand((400, size), generator=generator, dtype=dtype)
+        for parts in torch.ldexp(signed, exponents).to(dtype):
+            ours = parts[rank].clone()
+            dist.all_reduce(ours, group=group)
+            equal(ours, fold(list(parts), torch.add))
+
+
 def require_every_dtype_and_operation(
     counts: Iterable[int],
-    fold: Callable[[list[torch.Tensor], Callable[..., torch.Tensor]], torch.Tensor],
+    fold: Fold,
     kind: type[Sums],
     group: dist.ProcessGroup | None = None,
 ) -> None:

@@ -19,7 +19,7 @@ import os
 from .cores import cores_a_rank
 
 SECONDS = 2e-4
-"""For how long a rank spins; several times what a message takes between two hosts."""
+"""For how long a rank spins that waits for others of its machine."""
 
 
 def give_way() -> None:
